@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from broker.configuration.config import Config
     from broker.operations.sessions.inventory import Inventory
+    from storage.api import Store
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -63,6 +64,17 @@ def read_config(path: str | None, flags: dict[str, object]) -> "Config":
 def open_inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
     """Open the configured data directory for reading. Raises `CommandError`."""
     from broker.operations.sessions.inventory import Inventory
+
+    with open_store(options) as store:
+        yield Inventory(store)
+
+
+@contextlib.contextmanager
+def open_store(options: argparse.Namespace) -> "Iterator[Store]":
+    """Open the database of the configured data directory for reading. Raises `CommandError`.
+
+    So does what happens to the store while it is used.
+    """
     from storage.errors import StorageError
     from storage.local.rocks import RocksStore
 
@@ -72,7 +84,7 @@ def open_inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
         raise CommandError(f"data directory {config.shell.data_dir}: no database in it")
     try:
         with contextlib.closing(RocksStore(database, read_only=True)) as store:
-            yield Inventory(store)
+            yield store
     except StorageError as problem:
         raise CommandError(str(problem)) from None
 
@@ -108,6 +120,12 @@ def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:
             print(line, flush=flush)
     with _write_errors():
         sys.stdout.flush()
+
+
+def print_problems(lines: Iterable[str]) -> None:
+    """Print a line on stderr for each thing that was wrong; the command goes on, and fails."""
+    for line in lines:
+        print(f"holdfast: {line}", file=sys.stderr)
 
 
 @contextlib.contextmanager

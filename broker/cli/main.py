@@ -15,6 +15,7 @@ from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
 from broker.cli.administration import clients, restart, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
+from broker.cli.looking import group, retained, topic
 from broker.version import VERSION
 
 
@@ -56,6 +57,9 @@ def build_parser() -> argparse.ArgumentParser:
     config.add(commands)
     clients.add(commands)
     sessions.add(commands)
+    topic.add(commands)
+    group.add(commands)
+    retained.add(commands)
     history.add(commands)
     backend.add(commands)
     storage.add(commands)

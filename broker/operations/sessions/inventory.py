@@ -81,7 +81,7 @@ class Inventory:
             self.heartbeat = None if value is None else Heartbeat.decode(value)
             generations = load_generations(store)
             if generations:
-                self.log = MessageLog(_Unchanged(store), layout=generations[-1].layout)
+                self.log = MessageLog(Unchanged(store), layout=generations[-1].layout)
                 self.log.open(0 if self.heartbeat is None else self.heartbeat.broker_ms)
         self._backlogs: Final = Backlogs(store, self.log)
 
@@ -186,7 +186,7 @@ def _subscription(topic_filter: str, row: bytes) -> Subscription:
         raise CorruptRecord(f"{what}: {problem}") from problem
 
 
-class _Unchanged:
+class Unchanged:
     """A store that ignores writes: opening a log deletes leftovers, which is the broker's to do."""
 
     def __init__(self, store: Store) -> None:

@@ -37,7 +37,7 @@ def test_a_terminal_that_knows_no_accents_is_served(run: Run, history: Path) -> 
     assert result.stdout.endswith("m\\xe8tre: session expired\n")
 
 
-@pytest.mark.parametrize("asked", ["history tail", "session list", "config show"])
+@pytest.mark.parametrize("asked", ["history tail", "session list", "config show", "retained list"])
 @pytest.mark.parametrize(
     ("into", "said"),
     [

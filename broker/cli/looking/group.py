@@ -1,0 +1,52 @@
+"""`holdfast group`: the shared groups of a data directory, and what waits for them.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+
+from broker.cli.command import CommandError, Commands, add_config_flags
+from broker.cli.looking.opening import look, print_found, share_name, topic_filter
+
+
+def add(commands: Commands) -> None:
+    group = commands.add_parser("group", help="look at the groups of shared subscriptions")
+    actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="print every stored group with what waits for it")
+    show = actions.add_parser("show", help="print one group with its members")
+    show.add_argument("share_name", type=share_name, metavar="NAME")
+    show.add_argument("topic_filter", type=topic_filter, metavar="FILTER")
+    for parser, run in ((listing, run_list), (show, run_show)):
+        parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+        add_config_flags(parser)
+        parser.set_defaults(run=run)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the shared groups of a data directory, whether its broker runs or not."""
+    from broker.operations.looking import groups_report
+    from broker.operations.looking.shared_groups import SharedGroups
+
+    with look(options) as (store, time, problems):
+        groups = SharedGroups(store, problems).all(time.now_ms)
+        if options.output == "json":
+            return print_found(groups_report.as_json(groups), problems)
+        return print_found(groups_report.as_table(groups), problems)
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Print one shared group with its members, whether the broker runs or not."""
+    from broker.operations.looking import groups_report
+    from broker.operations.looking.shared_groups import PAGE_MEMBERS_MAX, SharedGroups
+
+    name = options.share_name, options.topic_filter
+    with look(options) as (store, time, problems):
+        groups = SharedGroups(store, problems, members_max=PAGE_MEMBERS_MAX)
+        group = groups.find(*name, time.now_ms)
+        if group is None and problems.count:
+            return print_found((), problems)
+        if group is None:
+            raise CommandError(f"no shared group {name[0]!r} of {name[1]!r} is stored")
+        if options.output == "json":
+            return print_found([groups_report.group_as_json(group)], problems)
+        return print_found(groups_report.group_as_page(group), problems)

@@ -1,0 +1,91 @@
+"""`holdfast retained`: the retained messages of a data directory.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from broker.cli.command import CommandError, Commands, add_config_flags
+from broker.cli.looking.opening import look, print_found, topic_filter, topic_name
+
+if TYPE_CHECKING:
+    from broker.operations.looking.retained_messages import RetainedMessages
+    from broker.operations.looking.store_time import StoreTime
+    from mqtt.message import Message
+
+
+def add(commands: Commands) -> None:
+    retained = commands.add_parser("retained", help="look at the retained messages")
+    actions = retained.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="print their topics, sizes and times")
+    listing.add_argument(
+        "--match", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
+    )
+    listing.add_argument("--limit", metavar="N", type=_count, help="at most so many")
+    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    show = actions.add_parser("show", help="print the one of a topic with its payload")
+    show.add_argument("topic", type=topic_name, metavar="TOPIC")
+    show.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    for parser, run in ((listing, run_list), (show, run_show)):
+        add_config_flags(parser)
+        parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18 or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return int(text)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the retained messages whose topics match, whether the broker runs or not."""
+    from broker.operations.looking import retained_report
+    from broker.operations.looking.retained_messages import RetainedMessages
+
+    with look(options) as (store, time, problems):
+        retained = RetainedMessages(store, time.now_ms, problems)
+        messages = retained.matching(options.match)
+        shown = islice(messages, options.limit)
+        if options.output == "json":
+            return print_found(retained_report.as_json(time, shown), problems)
+        if options.output == "csv":
+            return print_found(retained_report.as_csv(time, shown), problems)
+        return print_found(_table(time, shown, messages, retained), problems)
+
+
+def _table(
+    time: "StoreTime",
+    shown: "Iterator[Message]",
+    messages: "Iterator[Message]",
+    retained: "RetainedMessages",
+) -> Iterator[str]:
+    from broker.operations.looking import retained_report
+
+    yield from retained_report.as_table(time, shown)
+    if next(messages, None) is not None:
+        yield "there are more: --limit says how many are printed"
+    elif retained.expired_count:
+        yield f"{retained.expired_count} have expired, and are sent to nobody"
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Print the retained message of a topic with its payload."""
+    from broker.operations.looking import retained_report
+    from broker.operations.looking.retained_messages import RetainedMessages
+
+    with look(options) as (store, time, problems):
+        retained = RetainedMessages(store, time.now_ms, problems)
+        message = retained.find(options.topic)
+        if problems.count:
+            return print_found((), problems)
+        if message is None:
+            raise CommandError(f"no retained message on {options.topic!r}")
+        if retained.is_expired(message):
+            expired = time.text(message.expires_at_ms)
+            raise CommandError(f"the retained message on {options.topic!r} expired at {expired}")
+        if options.output == "json":
+            return print_found([retained_report.message_as_json(time, message)], problems)
+        return print_found(retained_report.message_as_page(time, message), problems)

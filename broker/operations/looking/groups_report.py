@@ -1,0 +1,103 @@
+"""Shared groups as text: a table or JSON. `broker.cli.looking.group` prints it.
+
+Read next: `broker.operations.looking.shared_groups`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from broker.history.text import printable
+from broker.operations.looking.shared_groups import WAITING_MAX, Member, SharedGroup
+from broker.operations.looking.table import aligned
+
+COLUMNS: Final = ("NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT")
+MEMBER_COLUMNS: Final = ("CLIENT_ID", "QOS", "CONNECTED", "IN_FLIGHT")
+# The broker keeps no rows of these.
+NOT_LISTED: Final = (
+    "clean sessions, and groups that have no other members, are only in the memory of the running"
+    " broker and are not listed"
+)
+
+
+def as_table(groups: Iterable[SharedGroup]) -> Iterator[str]:
+    """Yield a table's lines, and behind it what it does not tell."""
+    yield from aligned(COLUMNS, (_cells(group) for group in groups))
+    yield ""
+    yield NOT_LISTED
+
+
+def _cells(group: SharedGroup) -> tuple[str, ...]:
+    waiting = group.waiting
+    more = "+" if waiting is not None and waiting >= WAITING_MAX else ""
+    return (
+        printable(group.share_name),
+        printable(group.topic_filter),
+        str(group.members_count),
+        str(group.connected),
+        "?" if waiting is None else f"{waiting}{more}",
+        str(group.owed),
+        str(group.in_flight),
+    )
+
+
+def group_as_page(group: SharedGroup) -> Iterator[str]:
+    """Yield everything about one group, a line each, and a table of its members."""
+    names = ("share_name", "topic_filter", "position")
+    fields = _fields(group)
+    for name in names:
+        yield f"{name:<12}  {printable(str(fields[name]))}"
+    for title, cell in list(zip(COLUMNS, _cells(group), strict=True))[2:]:
+        yield f"{title.lower():<12}  {cell}"
+    if group.members:
+        yield ""
+        yield from aligned(MEMBER_COLUMNS, map(_member_cells, group.members))
+    if len(group.members) < group.members_count:
+        yield f"and {group.members_count - len(group.members)} more members"
+
+
+def _member_cells(member: Member) -> tuple[str, ...]:
+    return (
+        printable(member.client_id),
+        str(member.qos),
+        "yes" if member.is_connected else "no",
+        str(member.in_flight),
+    )
+
+
+def group_as_json(group: SharedGroup) -> str:
+    """Return a JSON object of one group."""
+    return json.dumps(_fields(group), indent=2)
+
+
+def as_json(groups: Iterable[SharedGroup]) -> Iterator[str]:
+    """Yield the lines of a JSON array, a group a line."""
+    yield "["
+    comma = " "
+    for group in groups:
+        yield comma + json.dumps(_fields(group))
+        comma = ","
+    yield "]"
+
+
+def _fields(group: SharedGroup) -> dict[str, object]:
+    return {
+        "share_name": group.share_name,
+        "topic_filter": group.topic_filter,
+        "position": group.position,
+        "members": group.members_count,
+        "connected": group.connected,
+        "waiting": group.waiting,
+        "waiting_is_at_least": group.waiting is not None and group.waiting >= WAITING_MAX,
+        "returned": group.owed,
+        "in_flight": group.in_flight,
+        "first_members": [
+            {
+                "client_id": member.client_id,
+                "qos": member.qos,
+                "connected": member.is_connected,
+                "in_flight": member.in_flight,
+            }
+            for member in group.members
+        ],
+    }

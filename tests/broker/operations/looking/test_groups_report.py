@@ -1,0 +1,71 @@
+"""Shared groups as text for people and for programs."""
+
+import json
+
+from broker.operations.looking import groups_report
+from broker.operations.looking.shared_groups import WAITING_MAX, Member, SharedGroup
+
+
+def group(share_name: str = "work", *, waiting: int | None = 3, members: int = 2) -> SharedGroup:
+    """Return a group of a connected member with a message in flight, and others."""
+    made = SharedGroup(share_name, "a/#", 17, 4, 1)
+    made.waiting = waiting
+    made.members = [Member("w1", 1, True, 1), Member("w2", 2, False, 0)]
+    made.members_count = members
+    made.connected = made.in_flight = 1
+    return made
+
+
+def test_a_table_has_a_line_for_each_and_tells_what_is_missing() -> None:
+    lines = list(groups_report.as_table([group(), group("late", waiting=None)]))
+    assert [line.split() for line in lines[:3]] == [
+        ["NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT"],
+        ["work", "a/#", "2", "1", "3", "1", "1"],
+        ["late", "a/#", "2", "1", "?", "1", "1"],
+    ]
+    assert lines[3:] == ["", groups_report.NOT_LISTED]
+
+
+def test_an_unfinished_count_says_so() -> None:
+    assert f" {WAITING_MAX}+ " in list(groups_report.as_table([group(waiting=WAITING_MAX)]))[1]
+    (told,) = json.loads("\n".join(groups_report.as_json([group(waiting=WAITING_MAX)])))
+    assert told["waiting_is_at_least"]
+
+
+def test_json_is_an_array_of_any_length_with_members() -> None:
+    assert json.loads("\n".join(groups_report.as_json([]))) == []
+    first, second = json.loads("\n".join(groups_report.as_json([group(), group(waiting=None)])))
+    assert (first["share_name"], first["topic_filter"], first["position"]) == ("work", "a/#", 17)
+    assert (first["members"], first["connected"], first["waiting"]) == (2, 1, 3)
+    assert (first["returned"], first["in_flight"]) == (1, 1)
+    assert first["first_members"][0] == {
+        "client_id": "w1", "qos": 1, "connected": True, "in_flight": 1,
+    }  # fmt: skip
+    assert second["waiting"] is None
+    assert not second["waiting_is_at_least"]
+    assert json.loads(groups_report.group_as_json(group())) == first
+
+
+def test_a_page_lists_members_and_how_many_more_there_are() -> None:
+    lines = list(groups_report.group_as_page(group(members=5)))
+    assert lines[0].split() == ["share_name", "work"]
+    assert ["waiting", "3"] in [line.split() for line in lines]
+    assert [line.split() for line in lines[-4:]] == [
+        ["CLIENT_ID", "QOS", "CONNECTED", "IN_FLIGHT"],
+        ["w1", "1", "yes", "1"],
+        ["w2", "2", "no", "0"],
+        ["and", "3", "more", "members"],
+    ]
+
+
+def test_a_page_without_members_has_no_table() -> None:
+    made = SharedGroup("g", "a", 1, 0, 0)
+    assert list(groups_report.group_as_page(made))[-1].split() == ["in_flight", "0"]
+
+
+def test_hostile_names_cannot_disturb_the_terminal() -> None:
+    hostile = group("a\x1b[31m\n")
+    hostile.topic_filter = "\u202e/#"
+    hostile.members = [Member("\x07", 1, False, 0)]
+    for lines in (groups_report.as_table([hostile]), groups_report.group_as_page(hostile)):
+        assert all(line.isprintable() for line in lines)
