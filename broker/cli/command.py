@@ -122,12 +122,6 @@ def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:
         sys.stdout.flush()
 
 
-def print_problems(lines: Iterable[str]) -> None:
-    """Print a line on stderr for each thing that was wrong; the command goes on, and fails."""
-    for line in lines:
-        print(f"holdfast: {line}", file=sys.stderr)
-
-
 @contextlib.contextmanager
 def _write_errors() -> Iterator[None]:
     try:

@@ -8,13 +8,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.cli.command import (
-    EXIT_FAILED,
-    EXIT_OK,
-    open_store,
-    print_lines,
-    print_problems,
-)
+from broker.cli.command import EXIT_FAILED, EXIT_OK, complain, open_store, print_lines
 
 if TYPE_CHECKING:
     from broker.operations.looking.rows import Problems
@@ -48,7 +42,8 @@ def print_found(lines: Iterable[str], problems: "Problems") -> int:
     Raises `CommandError` as `print_lines` does.
     """
     print_lines(lines)
-    print_problems(problems.lines())
+    for line in problems.lines():
+        complain(line)
     return EXIT_FAILED if problems.count else EXIT_OK
 
 

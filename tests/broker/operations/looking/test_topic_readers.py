@@ -71,7 +71,9 @@ def test_who_gets_it_is_who_the_broker_sends_it_to() -> None:
         peer = await broker.connect("publisher")
         peer.send(publish("t/x"))
         await peer.receive(Puback)
-        waiting = {r.session.client_id for r in Inventory(broker.store).sessions() if r.waiting}
+        waiting = {
+            r.session.client_id for r in Inventory(broker.store).sessions() if r.backlog.waiting
+        }
         assert named == waiting == {"a", "b", "d"}
 
     run(scenario)
