@@ -15,7 +15,7 @@ from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
 from broker.cli.administration import clients, restart, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
-from broker.cli.looking import group, retained, topic
+from broker.cli.looking import group, retained, topic, why
 from broker.version import VERSION
 
 
@@ -66,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     database.add(commands)
     health.add(commands)
     restart.add(commands)
+    why.add(commands)
     _add_suites(commands)
     return parser
 

@@ -171,7 +171,7 @@ def run_session_queue(options: argparse.Namespace) -> int:
     settings = load_config(options).settings
     with open_inventory(options) as inventory:
         report = _session(inventory, options.client_id)
-        queue: Iterable[Owed] = owed(inventory, report, settings, _now_ms(inventory))
+        queue: Iterable[Owed] = owed(inventory, report, settings, inventory.now_ms())
         topic_filter: str | None = options.topic
         if topic_filter is not None:
             queue = (
@@ -224,15 +224,3 @@ def _session(inventory: "Inventory", name: str, *, with_bytes: bool = False) -> 
     if found is None:
         raise CommandError(f"no session {name!r}")
     return found
-
-
-def _now_ms(inventory: "Inventory") -> int:
-    """Return the broker time now: that of the running broker, or of one that starts now."""
-    from storage.time import broker_clock, machine_clocks
-
-    return broker_clock.resume(
-        inventory.heartbeat,
-        machine_clocks.wall_ms(),
-        machine_clocks.boot_id(),
-        machine_clocks.boottime_ms(),
-    )

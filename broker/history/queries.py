@@ -140,6 +140,23 @@ def timeline(
         raise HistoryError(f"the history knows nothing of {' and '.join(whom)}")
 
 
+def of_client(
+    config: Config, client_id: str, *, since_s: int | None, now_ms: int
+) -> Iterator[Event]:
+    """Yield the events of a client, the oldest first.
+
+    Raises `HistoryError`, at the end also for segments that cannot be read.
+    """
+    reading = Reading(config)
+    since_ms = 0 if since_s is None else max(0, now_ms - since_s * 1000)
+    with _problems(), reading.open() as history:
+        yield from _concerning(history, _recorded(config, client_id), None, since_ms)
+        left_out, damaged = history.left_out, history.damaged
+    if left_out:
+        raise HistoryError(_left_out(left_out))
+    _complain(damaged)
+
+
 def verify(config: Config, directory: str | None, *, thorough: bool) -> tuple[list[str], str]:
     """Check every segment of `directory` (default: the configured one), those of other nodes too.
 
@@ -213,8 +230,8 @@ def _concerning(
 ) -> Iterator[Event]:
     is_wanted = _choose(client_id, message)
     where = _where(client_id, message)
-    moment = datetime.fromtimestamp(since_ms // 1000, UTC)
-    for segment in history.sealed(since_hour=f"date={moment:%Y-%m-%d}/hour={moment:%H}"):
+    begin = datetime.fromtimestamp(since_ms // 1000, UTC)
+    for segment in history.sealed(since_hour=f"date={begin:%Y-%m-%d}/hour={begin:%H}"):
         for event in history.events_of(segment, where):
             if is_wanted(event) and _microseconds(event["ts"]) >= since_ms * 1000:
                 yield event
@@ -268,7 +285,7 @@ def _microseconds(moment: object) -> int:
     return moment
 
 
-def _moment(value: object) -> str:
+def moment(value: object) -> str:
     microseconds = _microseconds(value)
     moment = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{microseconds % 1_000_000 // 1000:03d}Z"
@@ -278,15 +295,15 @@ def _as_line(event: Event) -> str:
     client_id = event["client_id"]
     who = "" if client_id is None else f"{printable(str(client_id))}: "
     at = event["at"]
-    when = f" (at {_moment(at)})" if at is not None else ""
-    return f"{_moment(event['ts'])}  {who}{describe(event)}{when}"
+    when = f" (at {moment(at)})" if at is not None else ""
+    return f"{moment(event['ts'])}  {who}{describe(event)}{when}"
 
 
 def _as_json(event: Event) -> str:
     known = {name: value for name, value in event.items() if value is not None}
     for name in ("ts", "at", "bin"):
         if name in known:
-            known[name] = _moment(known[name]).replace(" ", "T")
+            known[name] = moment(known[name]).replace(" ", "T")
     return json.dumps(known)
 
 

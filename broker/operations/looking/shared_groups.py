@@ -11,8 +11,6 @@ from itertools import islice
 from typing import Final
 
 from broker.operations.looking.rows import Problems, is_connected, readable_rows
-
-# Private there, and the same: a log that is opened deletes leftovers, which is the broker's to do.
 from broker.operations.sessions.inventory import Unchanged
 from mqtt.topics import SHARE_PREFIX, split_shared
 from session.state.in_flight import FROM_GROUP, SOURCE_MASK
@@ -38,7 +36,7 @@ PAGE_GROUPS: Final = 10_000  # in memory at once, about 20 MB; all subscriptions
 # Members of a group that are named in a list, and in a page of one; further ones are counted.
 MEMBERS_MAX: Final = 100
 PAGE_MEMBERS_MAX: Final = 10_000
-WAITING_MAX: Final = 1000  # the count of waiting messages stops there, as `Inventory` does
+WAITING_MAX: Final = 1000  # the count of waiting messages stops there
 
 
 class Member:
