@@ -69,6 +69,18 @@ def open_inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
         yield Inventory(store)
 
 
+def now_ms(inventory: "Inventory") -> int:
+    """Return the broker time now: that of the running broker, or of one that starts now."""
+    from storage.time import broker_clock, machine_clocks
+
+    return broker_clock.resume(
+        inventory.heartbeat,
+        machine_clocks.wall_ms(),
+        machine_clocks.boot_id(),
+        machine_clocks.boottime_ms(),
+    )
+
+
 @contextlib.contextmanager
 def open_store(options: argparse.Namespace) -> "Iterator[Store]":
     """Open the database of the configured data directory for reading. Raises `CommandError`.

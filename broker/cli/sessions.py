@@ -16,6 +16,7 @@ from broker.cli.command import (
     client_id,
     complain,
     load_config,
+    now_ms,
     open_inventory,
     print_lines,
     whole_number,
@@ -171,7 +172,7 @@ def run_session_queue(options: argparse.Namespace) -> int:
     settings = load_config(options).settings
     with open_inventory(options) as inventory:
         report = _session(inventory, options.client_id)
-        queue: Iterable[Owed] = owed(inventory, report, settings, inventory.now_ms())
+        queue: Iterable[Owed] = owed(inventory, report, settings, now_ms(inventory))
         topic_filter: str | None = options.topic
         if topic_filter is not None:
             queue = (

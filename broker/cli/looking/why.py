@@ -13,6 +13,7 @@ from broker.cli.command import (
     add_config_flags,
     client_id,
     load_config,
+    now_ms,
     open_inventory,
     print_lines,
 )
@@ -67,7 +68,7 @@ def _now(options: argparse.Namespace, config: "Config", inventory: "Inventory") 
         return
     if options.topic is not None:
         yield from (f"  {line}" for line in why.topic_lines(session, options.topic))
-    queue = owed(inventory, report, config.settings, inventory.now_ms())
+    queue = owed(inventory, report, config.settings, now_ms(inventory))
     yield from (f"  {line}" for line in why.queue_lines(queue, options.topic))
 
 

@@ -32,7 +32,6 @@ from storage.tables.tables import (
     scan_prefix,
     unseal,
 )
-from storage.time import broker_clock, machine_clocks
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 # What a damaged value may raise in a decoder.
@@ -91,15 +90,6 @@ class Inventory:
         if self.heartbeat is None:
             return broker_ms
         return self.heartbeat.wall_ms + broker_ms - self.heartbeat.broker_ms
-
-    def now_ms(self) -> int:
-        """Return the broker time now: that of the running broker, or of one that starts now."""
-        return broker_clock.resume(
-            self.heartbeat,
-            machine_clocks.wall_ms(),
-            machine_clocks.boot_id(),
-            machine_clocks.boottime_ms(),
-        )
 
     def sessions(
         self,
