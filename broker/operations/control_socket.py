@@ -28,6 +28,7 @@ CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 BY: Final = "by"  # the user who asks, in each request that is answered
 REQUEST_S: Final = 5.0  # to receive a request, and to send its answer
 ANSWER_S: Final = 120.0  # to answer a request
+CLIENTS_MAX: Final = 16  # that are served at a time
 
 Request: TypeAlias = dict[str, str]
 # What a request is answered with, now or later.
@@ -39,7 +40,10 @@ class ControlError(Exception):
 
 
 class ControlServer:
-    """Answers requests from its own thread until closed."""
+    """Answers requests from threads of its own until closed.
+
+    A request that waits for the disk delays no other one.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,8 @@ class ControlServer:
         with _short(data_dir) as path:
             self._socket.bind(path)
         self._path.chmod(0o600)
-        self._socket.listen(4)
+        self._socket.listen(CLIENTS_MAX)
+        self._places: Final = threading.BoundedSemaphore(CLIENTS_MAX)
         self._thread: Final = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
 
@@ -77,9 +82,22 @@ class ControlServer:
                 client, _ = self._socket.accept()
             except OSError:
                 return  # closed
+            if self._places.acquire(blocking=False):
+                talk = threading.Thread(target=self._talk, args=(client,), name="control")
+                talk.daemon = True
+                talk.start()
+                continue
             with client, contextlib.suppress(OSError):  # the client has gone
                 client.settimeout(REQUEST_S)
-                client.sendall(json.dumps(self._serve(client)).encode() + b"\n")
+                _send(client, {"error": f"{CLIENTS_MAX} requests wait already"})
+
+    def _talk(self, client: socket.socket) -> None:
+        try:
+            with client, contextlib.suppress(OSError):  # the client has gone
+                client.settimeout(REQUEST_S)
+                _send(client, self._serve(client))
+        finally:
+            self._places.release()
 
     def _serve(self, client: socket.socket) -> Request:
         try:
@@ -132,6 +150,10 @@ def ask(data_dir: str | Path, request: Request) -> Request:
     if "error" in answer:
         raise ControlError(str(answer["error"]))
     return {str(key): str(value) for key, value in answer.items()}
+
+
+def _send(client: socket.socket, answer: Request) -> None:
+    client.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _user_of(client: socket.socket) -> str:

@@ -1,15 +1,25 @@
 """The operator's socket in the data directory."""
 
+import os
+import pwd
 import socket
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from broker.operations import control_socket
-from broker.operations.control_socket import ControlError, ControlServer, Request, ask
+from broker.operations.control_socket import (
+    CLIENTS_MAX,
+    Answer,
+    ControlError,
+    ControlServer,
+    Request,
+    ask,
+)
 from tests.broker.event_loop import Loop
 from tests.stand_in import replace_in
 
@@ -20,10 +30,16 @@ class Broker:
     def __init__(self, data_dir: Path) -> None:
         self.loop = Loop()
         self.threads: set[str] = set()
+        self.later: list[Future[Request]] = []  # requests that are not answered yet
         self.server = ControlServer(data_dir, self.answer, self.loop.call_soon_threadsafe)
 
-    def answer(self, request: Request) -> Request:
+    def answer(self, request: Request) -> Answer:
         self.threads.add(threading.current_thread().name)
+        if request.get("do") == "later":
+            self.later.append(Future())
+            return self.later[-1]
+        if request.get("do") == "who":
+            return {"by": request["by"]}
         if request.get("do") == "fail":
             raise ControlError("no")
         if request.get("do") == "much":
@@ -57,6 +73,49 @@ def test_a_request_is_answered_on_the_loops_thread(broker: Broker, tmp_path: Pat
 def test_an_answer_may_be_longer_than_a_request(broker: Broker, tmp_path: Path) -> None:
     """The status of sixteen stores that are all down for a long reason is."""
     assert broker.ask(tmp_path, "much") == {"heard": "x" * 100_000}
+
+
+def test_a_request_says_which_user_asks(broker: Broker, tmp_path: Path) -> None:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert broker.ask(tmp_path, "who") == {"by": user}
+
+
+def test_an_answer_that_comes_later_delays_no_other_one(broker: Broker, tmp_path: Path) -> None:
+    answers: list[Request | ControlError] = []
+
+    def wait() -> None:
+        try:
+            answers.append(ask(tmp_path, {"do": "later"}))
+        except ControlError as problem:
+            answers.append(problem)
+
+    waiting = [threading.Thread(target=wait) for _ in range(CLIENTS_MAX)]
+    for thread in waiting:
+        thread.start()
+    for _ in waiting:
+        broker.loop.run_one()
+    with pytest.raises(ControlError, match="requests wait already"):
+        ask(tmp_path, {"do": "hello"})
+    broker.later[0].set_exception(ControlError("no"))
+    broker.later[1].set_result({"is": "done"})
+    while len(answers) < 2:
+        assert any(thread.is_alive() for thread in waiting)
+    turn = threading.Thread(target=broker.loop.run_one)
+    turn.start()
+    answer: Request | None = None
+    while answer is None:  # a place is free a moment after its answer was sent
+        try:
+            answer = ask(tmp_path, {"do": "hello"})
+        except ControlError as problem:
+            assert "wait already" in str(problem)
+    turn.join()
+    assert answer == {"heard": "hello"}
+    for each in broker.later[2:]:
+        each.set_result({"is": "done"})
+    for thread in waiting:
+        thread.join()
+    assert sum(isinstance(each, ControlError) for each in answers) == 1
+    assert answers.count({"is": "done"}) == CLIENTS_MAX - 1
 
 
 def test_only_its_owner_may_open_it_and_it_goes_with_the_broker(
