@@ -131,7 +131,7 @@ def judge_invariants(world: "World") -> None:
 
 def _judge_losses(world: "World") -> None:
     """Nothing owed is missing; limits may drop, but what they drop is counted and over them."""
-    if not world.limited:
+    if not (world.limited or world.operator.done["purges"]):
         world.oracle.judge_losses()
         return
     process = world.up()
@@ -143,7 +143,7 @@ def _judge_losses(world: "World") -> None:
             "no_acknowledged_message_is_lost", f"{lost} were lost, {dropped} counted as dropped"
         )
     settings = world.settings
-    if not world.lossy and settings.on_limit == "drop_oldest":
+    if world.limited and not world.lossy and settings.on_limit == "drop_oldest":
         world.oracle.judge_limits(settings.max_offline_messages, settings.max_offline_bytes)
 
 

@@ -1,7 +1,8 @@
-"""An operator at work: connections are kicked and sessions ended, at any moment of a world.
+"""An operator at work: connections are kicked, sessions ended, queues purged, at any moment.
 
 What is asked is an event of the engine like a packet; what it promises is judged by
 `tests.simulation.presence`, which learns here when a session was ended and when that was durable.
+What is purged may be missing, if it is counted: `tests.simulation.heal` compares.
 """
 
 from collections import Counter
@@ -13,7 +14,9 @@ from tests.simulation.presence import Ended
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-KICKS: Final = 0.4  # share of what an operator asks; the rest ends sessions
+# Shares of what an operator asks; the rest ends sessions.
+KICKS: Final = 0.3
+PURGES: Final = 0.3
 
 
 class Operator:
@@ -38,15 +41,19 @@ class Operator:
             return
         # The witness of all wills is left alone.
         client = world.random.choice([each for each in world.clients if not each.plan.faithful])
-        is_kick = world.random.random() < KICKS
+        what = world.random.random()
         reason = world.random.choice(("", "why"))
         now = process.broker_now()
-        world.note("operator", client.name, is_kick)
+        world.note("operator", client.name, what)
         try:
             administration = process.engine.administer(now)
-            if is_kick:
+            if what < KICKS:
                 if administration.kick(client.name, "operator", reason):
                     self.done["kicked"] += 1
+            elif what < KICKS + PURGES:
+                older_ms = world.random.choice((0, 0, 500))
+                if administration.purge(client.name, "operator", reason, older_ms=older_ms):
+                    self.done["purges"] += 1
             elif administration.end_session(client.name, "operator", reason):
                 engine = process.engine
                 self.done["ended"] += 1

@@ -18,6 +18,7 @@ from session.engine import Engine
 from session.lifetime.connect import ConnectHandler
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
+from session.lifetime.trimming import OfflineDrops
 from session.lifetime.wills import Wills
 from session.live.connection import Connection
 from session.live.connection_states import SENT_AWAY
@@ -313,6 +314,12 @@ def a_kick_forgets_the_will(patcher: Patcher) -> None:
         return original(self, connection, event, *rest, **named)
 
     patcher.wrap(DisconnectHandler, "end", around)
+
+
+@mutant("operator", seeds=200)
+def a_purge_is_not_counted(patcher: Patcher) -> None:
+    """Messages that an operator has dropped are missing, and no counter tells of them."""
+    patcher.set(OfflineDrops, "messages", lambda self, session, messages, reason: len(messages))
 
 
 # Expiry
