@@ -65,9 +65,9 @@ def trimmed_messages_are_not_counted(patcher: Patcher) -> None:
     """What is dropped while a session is away is told to nobody."""
 
     def around(original: Any, self: Trimming, job: Any, cursor: Any) -> None:
-        before = dict(self._counters.dropped)
+        before = dict(self.drops._counters.dropped)
         original(self, job, cursor)
-        self._counters.dropped.update(before)
+        self.drops._counters.dropped.update(before)
 
     patcher.wrap(Trimming, "_drop_next", around)
 
