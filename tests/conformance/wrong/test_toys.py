@@ -20,6 +20,7 @@ TABLE: Final = Path(__file__).with_name("toys.toml")
 HURRY_S: Final = 0.3
 # What a toy keeps it answers at once; only a busy machine makes it late.
 BUSY_S: Final = 4 * PATIENCE_S
+LINES_SHOWN: Final = 40
 T = TypeVar("T")
 
 discover(VERSIONS)
@@ -44,9 +45,15 @@ def passed(toy: str, keys: set[Key], patience: float) -> set[Key]:
 
 
 def not_passed(toy: str, keys: set[Key], patience: float) -> dict[Key, str]:
-    """Return which of these checks this toy does not pass, and what they say."""
+    """Return which of these checks this toy does not pass, what they say, and what was sent."""
     results = outcomes(toy, keys, patience)
-    return {key: found.reason for key, found in results.items() if not passed_itself(found)}
+    return {key: story(found) for key, found in results.items() if not passed_itself(found)}
+
+
+def story(found: Result) -> str:
+    """Return a result with the last of its exchange."""
+    lines = [f"{line.seconds:.3f} {line.client} {line.arrow} {line.text}" for line in found.lines]
+    return "\n".join([found.reason, *lines[-LINES_SHOWN:]])
 
 
 def with_each(work: Callable[[str], T]) -> dict[str, T]:
