@@ -95,7 +95,12 @@ def answer(store: RocksStore, request: Request) -> Request:
 
     Raises `ControlError`.
     """
-    if request.get("do") != "checkpoint" or not os.path.isabs(request.get("directory", "")):
+    do = request.get("do", "")
+    if do != "checkpoint":
+        raise ControlError(
+            f"the running broker does not know the request {do[:40]!r}: is it an older version?"
+        )
+    if not os.path.isabs(request.get("directory", "")):
         raise ControlError("expected a checkpoint into an absolute path")
     began = time.monotonic()
     try:

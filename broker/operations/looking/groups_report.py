@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.history.text import printable
 from broker.operations.looking.shared_groups import WAITING_MAX, Member, SharedGroup
-from broker.operations.looking.table import aligned
+from broker.operations.sessions.columns import table
 
 COLUMNS: Final = ("NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT")
 MEMBER_COLUMNS: Final = ("CLIENT_ID", "QOS", "CONNECTED", "IN_FLIGHT")
@@ -22,7 +22,7 @@ NOT_LISTED: Final = (
 
 def as_table(groups: Iterable[SharedGroup]) -> Iterator[str]:
     """Yield a table's lines, and behind it what it does not tell."""
-    yield from aligned(COLUMNS, (_cells(group) for group in groups))
+    yield from table(COLUMNS, (_cells(group) for group in groups))
     yield ""
     yield NOT_LISTED
 
@@ -51,7 +51,7 @@ def group_as_page(group: SharedGroup) -> Iterator[str]:
         yield f"{title.lower():<12}  {cell}"
     if group.members:
         yield ""
-        yield from aligned(MEMBER_COLUMNS, map(_member_cells, group.members))
+        yield from table(MEMBER_COLUMNS, map(_member_cells, group.members))
     if len(group.members) < group.members_count:
         yield f"and {group.members_count - len(group.members)} more members"
 

@@ -5,15 +5,13 @@ long. Read next: `broker.operations.looking.retained_messages`.
 """
 
 import base64
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.history.text import printable
 from broker.operations.looking.store_time import StoreTime
-from broker.operations.looking.table import aligned
+from broker.operations.sessions.columns import csv_lines, table
 from mqtt.message import Message
 
 COLUMNS: Final = ("TOPIC", "BYTES", "QOS", "STORED_AT", "EXPIRES_AT", "PUBLISHER")
@@ -22,7 +20,7 @@ PAYLOAD_SHOWN_MAX: Final = 65_536  # bytes of a payload that a terminal gets; JS
 
 def as_table(time: StoreTime, messages: Iterable[Message]) -> Iterator[str]:
     """Yield a table's lines."""
-    return aligned(COLUMNS, (_cells(time, message) for message in messages))
+    return table(COLUMNS, (_cells(time, message) for message in messages))
 
 
 def _cells(time: StoreTime, message: Message) -> tuple[str, ...]:
@@ -38,13 +36,8 @@ def _cells(time: StoreTime, message: Message) -> tuple[str, ...]:
 
 def as_csv(time: StoreTime, messages: Iterable[Message]) -> Iterator[str]:
     """Yield lines of CSV with a header; what could control a terminal is escaped."""
-    yield ",".join(title.lower() for title in COLUMNS)
-    for message in messages:
-        text = io.StringIO()
-        fields = _fields(time, message).values()
-        cells = ["" if value is None else printable(str(value)) for value in fields]
-        csv.writer(text, lineterminator="").writerow(cells)
-        yield text.getvalue()
+    header = [title.lower() for title in COLUMNS]
+    return csv_lines(header, (_fields(time, message) for message in messages))
 
 
 def as_json(time: StoreTime, messages: Iterable[Message]) -> Iterator[str]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.history.text import printable
-from broker.operations.looking.table import aligned
 from broker.operations.looking.topic_readers import GroupReader, TopicReaders
+from broker.operations.sessions.columns import table
 
 COLUMNS: Final = ("KIND", "NAME", "FILTER", "QOS", "NO_LOCAL", "CONNECTED", "GETS_IT")
 CLEAN_SESSIONS: Final = (
@@ -20,7 +20,7 @@ CLEAN_SESSIONS: Final = (
 
 def as_table(readers: TopicReaders) -> Iterator[str]:
     """Yield a table's lines, and behind it lines with the counts."""
-    yield from aligned(COLUMNS, _cells(readers))
+    yield from table(COLUMNS, _cells(readers))
     yield ""
     groups = readers.groups.values()
     members = sum(group.members for group in groups)

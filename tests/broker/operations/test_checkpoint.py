@@ -206,11 +206,18 @@ def test_what_a_failed_copy_left_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.parametrize("request_", [{}, {"do": "checkpoint", "directory": "relative"}])
-def test_other_requests_are_refused(tmp_path: Path, request_: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"do": "from the future"}, "does not know the request 'from the future'"),
+        ({}, "does not know the request ''"),
+        ({"do": "checkpoint", "directory": "relative"}, "checkpoint into an absolute path"),
+    ],
+)
+def test_other_requests_are_refused(tmp_path: Path, request_: dict[str, str], why: str) -> None:
     store = RocksStore(tmp_path / "db")
     try:
-        with pytest.raises(ControlError, match="expected a checkpoint into an absolute path"):
+        with pytest.raises(ControlError, match=why):
             checkpoint.answer(store, request_)
     finally:
         store.close()
