@@ -21,6 +21,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
+LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
 PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
 
 
@@ -115,6 +116,14 @@ def whole_number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 19:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
     return int(text)
+
+
+def limit(text: str) -> int:
+    """Return an argument that limits how much is printed: at least 1."""
+    number = whole_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more")
+    return min(number, LIMIT_MAX)
 
 
 def complain(line: str) -> None:

@@ -15,11 +15,11 @@ from broker.cli.command import (
     add_config_flags,
     client_id,
     complain,
+    limit,
     load_config,
     now_ms,
     open_inventory,
     print_lines,
-    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 ORDERS: Final = ("name", "messages", "bytes", "oldest", "since")
 TOP_ORDERS: Final = ("bytes", "messages", "oldest")
 TOP_LIMIT: Final = 20
-LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
 
 
 def add(commands: Commands) -> None:
@@ -42,7 +41,7 @@ def add(commands: Commands) -> None:
     listing.add_argument(
         "--sort", choices=ORDERS, default="name", help="most, oldest or longest first (name)"
     )
-    listing.add_argument("--limit", type=_limit, metavar="N", help="print at most N")
+    listing.add_argument("--limit", type=limit, metavar="N", help="print at most N")
     listing.add_argument(
         "--bytes", action="store_true", help="count bytes: reads every message that is owed"
     )
@@ -52,7 +51,7 @@ def add(commands: Commands) -> None:
     top.add_argument("--by", choices=TOP_ORDERS, default="bytes", help="(bytes)")
     top.add_argument(
         "--limit",
-        type=_limit,
+        type=limit,
         default=TOP_LIMIT,
         metavar="N",
         help=f"print at most N ({TOP_LIMIT})",
@@ -60,7 +59,7 @@ def add(commands: Commands) -> None:
     queue = actions.add_parser("queue", help="print what a session is owed, in order")
     queue.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
     queue.add_argument("--topic", type=_filter, metavar="FILTER", help="only topics that match")
-    queue.add_argument("--limit", type=_limit, metavar="N", help="print at most N messages")
+    queue.add_argument("--limit", type=limit, metavar="N", help="print at most N messages")
     queue.add_argument("--payload", action="store_true", help="print payloads")
     for parser, run in (
         (listing, run_session_list),
@@ -74,14 +73,6 @@ def add(commands: Commands) -> None:
         parser.set_defaults(run=run)
     purge.add(actions.add_parser("purge", help="drop what waits for a session, and keep it"))
     deletion.add(actions.add_parser("delete", help="end sessions, with all that waits for them"))
-
-
-def _limit(text: str) -> int:
-    """Return an argument that limits how much is printed: at least 1."""
-    number = whole_number(text)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more")
-    return min(number, LIMIT_MAX)
 
 
 def _filter(text: str) -> str:

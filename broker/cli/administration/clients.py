@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, print_lines
+from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, limit, print_lines
 
 # Title and field of each column of the table; the other formats have all fields.
 COLUMNS: Final = (
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     actions = client.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print the clients that are connected")
     listing.add_argument("--match", metavar="GLOB", default="*", help="only these client ids")
-    listing.add_argument("--limit", metavar="N", type=_count, help="at most so many")
+    listing.add_argument("--limit", metavar="N", type=limit, help="at most so many")
     show = actions.add_parser("show", help="print one connected client")
     kick = actions.add_parser(
         "kick", help="end a client's connection; its session stays, its will is published"
@@ -50,12 +50,6 @@ def add(commands: Commands) -> None:
         parser.set_defaults(run=run)
     listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
     show.add_argument("-o", "--output", choices=("table", "json"), default="table")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return int(text)
 
 
 def run_list(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from broker.cli.command import CommandError, Commands, add_config_flags
+from broker.cli.command import CommandError, Commands, add_config_flags, limit
 from broker.cli.looking.opening import look, print_found, topic_filter, topic_name
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
     listing.add_argument(
         "--match", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
     )
-    listing.add_argument("--limit", metavar="N", type=_count, help="at most so many")
+    listing.add_argument("--limit", metavar="N", type=limit, help="at most so many")
     listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
     show = actions.add_parser("show", help="print the one of a topic with its payload")
     show.add_argument("topic", type=topic_name, metavar="TOPIC")
@@ -32,12 +32,6 @@ def add(commands: Commands) -> None:
     for parser, run in ((listing, run_list), (show, run_show)):
         add_config_flags(parser)
         parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 18 or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return int(text)
 
 
 def run_list(options: argparse.Namespace) -> int:

@@ -85,8 +85,8 @@ def test_a_limit_says_that_there_are_more(run: Run, start: Callable[..., BrokerP
     [
         (("list", "--match", "a/#/b"), "must be last"),
         (("list", "--match", "$share/g/a"), "not shared"),
-        (("list", "--limit", "0"), "a number above 0"),
-        (("list", "--limit", "\u0663"), "a number above 0"),
+        (("list", "--limit", "0"), "expected 1 or more"),
+        (("list", "--limit", "\u0663"), "expected a whole number"),
         (("show", "a/+"), "wildcards are for filters"),
     ],
 )
