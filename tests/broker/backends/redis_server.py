@@ -146,7 +146,11 @@ class RedisServer:
             stream.truncate(file.stat().st_size - count)
 
     def everything(self) -> dict[str, Any]:
-        """Return every key with its value, but for the cursors of backends and for streams."""
+        """Return every key with its value, but for the cursors of backends and for streams.
+
+        A key that goes away between its listing and its reading is left out: Redis keeps no
+        empty hash, set or list, so an empty answer says that it is gone.
+        """
         found: dict[str, Any] = {}
         with self.client() as client:
             for key in client.keys("*"):
@@ -155,7 +159,7 @@ class RedisServer:
                 kind = client.type(key)
                 if kind == b"stream":
                     continue
-                found[key.decode()] = (
+                value = (
                     client.hgetall(key)
                     if kind == b"hash"
                     else client.zrange(key, 0, -1)
@@ -164,6 +168,8 @@ class RedisServer:
                     if kind == b"list"
                     else client.get(key)
                 )
+                if value is not None and value != {} and value != []:
+                    found[key.decode()] = value
         return found
 
     def list(self, key: str) -> "list[bytes]":
