@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
+from broker.cli.admin import serving, tokens, users
 from broker.cli.administration import clients, restart, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, topic, why
@@ -65,6 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
     storage.add(commands)
     database.add(commands)
     health.add(commands)
+    serving.add(commands)
+    tokens.add(commands)
+    users.add(commands)
     restart.add(commands)
     why.add(commands)
     _add_suites(commands)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.administration.restart import objections, sentences
+from broker.operations.looking.restart_report import objections, sentences
 from tests.broker.cli.commands import Run
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient

@@ -1,0 +1,104 @@
+"""Figures of the running broker, over time: looked at each second while somebody watches.
+
+Those of the last hour are kept, one for ten seconds. Nobody's stream makes the broker be asked more
+often. Read next: `broker.admin.api.events`, `broker.admin.asking`.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+from msgspec import Struct
+
+from broker.admin.asking import Asking
+from broker.admin.records import Moment
+from broker.admin.sources.lanes import Busy
+from broker.admin.sources.reading import now_text
+from broker.operations.control_socket import ControlError
+
+WATCHED_S: Final = 1.0  # between two looks while somebody watches
+KEPT_S: Final = 10.0  # and otherwise; and between figures that are kept
+KEPT_MAX: Final = 360
+WATCHERS_MAX: Final = 32
+
+
+class Figure(Struct):
+    """Figures of one moment; all but the first two are null while the broker is silent."""
+
+    at: Moment
+    broker_answers: bool
+    phase: str | None = None
+    connected: int | None = None
+    sessions_stored: int | None = None
+    log_bytes: int | None = None
+    generations: int | None = None
+    retained_messages: int | None = None
+    writes_refused: str | None = None
+
+
+class Figures:
+    """Looks at the broker, and tells everybody who watches."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking: Final = asking
+        self.kept: Final[deque[Figure]] = deque(maxlen=KEPT_MAX)  # the last hour, oldest first
+        self.last: Figure | None = None
+        self._watchers: Final[set[asyncio.Queue[Figure]]] = set()
+        self._woken: Final = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        loop = asyncio.get_running_loop()
+        kept_s = -KEPT_S
+        while True:
+            self.last = await self._look()
+            if loop.time() - kept_s >= KEPT_S:
+                kept_s = loop.time()
+                self.kept.append(self.last)
+            for watcher in self._watchers:
+                if watcher.full():  # too slow: it gets the newest
+                    watcher.get_nowait()
+                watcher.put_nowait(self.last)
+            self._woken.clear()
+            is_idle = not self._watchers and self.last.broker_answers
+            pause = KEPT_S if is_idle else WATCHED_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+
+    async def _look(self) -> Figure:
+        try:
+            facts = await self._asking.restart_facts()
+            storage = await self._asking.storage()
+        except (ControlError, Busy):
+            return Figure(now_text(), False)
+        return Figure(
+            at=now_text(),
+            broker_answers=True,
+            phase=facts["phase"],
+            connected=facts["connected"],
+            sessions_stored=storage.sessions_stored,
+            log_bytes=storage.log_bytes,
+            generations=storage.generations,
+            retained_messages=storage.retained_messages,
+            writes_refused=facts["writes_refused"],
+        )
+
+    def has_room(self) -> bool:
+        """Return whether one more may watch."""
+        return len(self._watchers) < WATCHERS_MAX
+
+    async def watch(self) -> AsyncIterator[Figure]:
+        """Yield the figures of now, and then each second new ones, for ever."""
+        queue: asyncio.Queue[Figure] = asyncio.Queue(1)
+        self._watchers.add(queue)
+        self._woken.set()
+        try:
+            if self.last is not None:
+                yield self.last
+            while True:
+                yield await queue.get()
+        finally:
+            self._watchers.discard(queue)

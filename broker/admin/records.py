@@ -1,0 +1,296 @@
+"""What the HTTP API says: one type for each kind of record. JSON and OpenAPI are made of these.
+
+The fields are those that the commands print with `-o json`, by the same functions. Must never
+compute anything. Read next: `broker.admin.asking`, which fills them, `broker.admin.api.openapi`.
+"""
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Moment = Annotated[
+    str, Meta(description="UTC, ISO 8601", extra_json_schema={"format": "date-time"})
+]
+Count = Annotated[int, Meta(ge=0)]
+QoS = Annotated[int, Meta(ge=0, le=2)]
+Base64 = Annotated[str, Meta(description="Base64", extra_json_schema={"format": "byte"})]
+
+Item = TypeVar("Item")
+
+
+class Page(Struct, Generic[Item]):
+    """A part of a list."""
+
+    items: list[Item]
+    next: Annotated[str | None, Meta(description="the cursor of the next page, null = no more")]
+    as_of: Annotated[Moment, Meta(description="when this was read")]
+    notes: Annotated[
+        list[str], Meta(description="what the list does not tell, or could not be read")
+    ]
+
+
+class Subscription(Struct):
+    """One topic filter of a session."""
+
+    topic_filter: str
+    qos: QoS
+    no_local: bool
+    retain_as_published: bool
+    identifier: int | None
+
+
+class SessionRow(Struct):
+    """A stored session, in a list."""
+
+    client_id: str
+    identity: Annotated[str, Meta(description="the user whose session it is")]
+    state: Literal["online", "offline"]
+    protocol_version: int
+    created_at: Moment | None
+    connected_at: Moment | None
+    disconnected_at: Moment | None
+    expires_at: Annotated[Moment | None, Meta(description="null = not yet known, or never")]
+    session_expiry_interval: Count
+    position: Count
+    in_flight: Count
+    incoming_qos2: Count
+    waiting: Annotated[int, Meta(ge=0, description="messages behind its position")]
+    bytes: Annotated[int | None, Meta(ge=0, description="that it is owed; null = not counted")]
+    oldest_at: Annotated[Moment | None, Meta(description="when the oldest one was accepted")]
+    subscriptions: Annotated[int, Meta(ge=0, description="how many")]
+
+
+class Session(SessionRow):
+    """A stored session."""
+
+    subscriptions: list[Subscription]  # type: ignore[assignment]
+
+
+class QueueEntry(Struct, omit_defaults=True):
+    """A message that a session is owed."""
+
+    state: str
+    packet_id: int | None
+    source: str
+    offset: int | None
+    topic: str | None
+    qos: int | None
+    bytes: int | None
+    accepted_at: Moment | None
+    expires_at: Moment | None
+    publisher: str | None
+    payload: Annotated[
+        Base64 | UnsetType | None,
+        Meta(description="its beginning; only with the permission `payloads`"),
+    ] = UNSET
+
+
+class Client(Struct):
+    """A connected client."""
+
+    client_id: str
+    user: str | None
+    listener: str
+    address: str
+    protocol_version: int
+    keep_alive_seconds: Count
+    connected_seconds: Count
+    durable: Annotated[bool, Meta(description="its session outlives its connection")]
+    session_expiry_interval: Annotated[int | None, Meta(description="null = never")]
+    subscriptions: Count
+    in_flight: Count
+    lagging: Annotated[bool, Meta(description="it reads its backlog from the disk")]
+    will_topic: str | None
+
+
+class ClientFilter(Struct):
+    """A topic filter of a connected client."""
+
+    topic_filter: str
+    qos: QoS
+
+
+class ClientDetail(Client):
+    """A connected client with its first topic filters."""
+
+    topic_filters: list[ClientFilter]
+
+
+class GroupMember(Struct):
+    """A stored session that shares a subscription."""
+
+    client_id: str
+    qos: QoS
+    connected: bool
+    in_flight: Count
+
+
+class Group(Struct):
+    """The group of a shared subscription."""
+
+    share_name: str
+    topic_filter: str
+    position: Count
+    members: Count
+    connected: Count
+    waiting: Annotated[int | None, Meta(description="null = could not be read")]
+    waiting_is_at_least: bool
+    returned: Annotated[int, Meta(description="messages that came back from members")]
+    in_flight: Count
+    first_members: list[GroupMember]
+
+
+class Retained(Struct):
+    """A retained message, without what it says."""
+
+    topic: str
+    bytes: Count
+    qos: QoS
+    stored_at: Moment | None
+    expires_at: Moment | None
+    publisher: str | None
+
+
+class RetainedMessage(Retained):
+    """A retained message."""
+
+    payload: Base64
+    payload_is_cut: Annotated[bool, Meta(description="there is more of it than is told here")]
+
+
+class TopicSession(Struct):
+    """A subscription that gets what is published on a topic."""
+
+    client_id: str
+    topic_filter: str
+    qos: QoS
+    no_local: bool
+    connected: bool
+    gets: Literal["now", "later", "no"]
+
+
+class TopicGroup(Struct):
+    """A shared subscription that gets what is published on a topic."""
+
+    share_name: str
+    topic_filter: str
+    qos_min: QoS
+    qos_max: QoS
+    members: Count
+    connected: Count
+    gets: Literal["now", "later", "no"]
+
+
+class TopicReaders(Struct):
+    """Who gets what is published on a topic."""
+
+    topic: str
+    sessions: Annotated[list[TopicSession], Meta(description="the first ones by client id")]
+    sessions_count: Annotated[int, Meta(description="of all")]
+    sessions_connected: Count
+    subscriptions_count: Count
+    groups: Annotated[list[TopicGroup], Meta(description="the first ones")]
+    groups_count: Count
+    as_of: Moment
+    notes: list[str]
+
+
+class Storage(Struct):
+    """How much the log takes, and what is in the store."""
+
+    log_bytes: Count
+    generations: Count
+    sessions_stored: Count
+    retained_messages: Count
+
+
+class RestartCheck(Struct):
+    """What a restart would cost, and what is against it."""
+
+    is_safe: Annotated[bool, Meta(description="nothing is against it")]
+    against_it: list[str]
+    sentences: Annotated[list[str], Meta(description="what it costs")]
+    phase: str
+    connected: Count
+    durable_sessions_connected: Count
+    clean_sessions_connected: Count
+    sessions_stored: Count
+    durability: str
+    last_recovery_seconds: float
+    writes_refused: Annotated[str, Meta(description='why, "" = they are taken')]
+    disk_is_low: bool
+    backends_down: list[str]
+    configuration: Annotated[str, Meta(description='why it would not start, "" = it would')]
+
+
+class Why(Struct):
+    """Why a client may miss messages, in sentences."""
+
+    client_id: str
+    now: list[str]
+    before: Annotated[list[str], Meta(description="by the history")]
+    not_known: list[str]
+
+
+class Purged(Struct):
+    """What a purge dropped, or would drop."""
+
+    client_id: str
+    dry_run: bool
+    dropped: Annotated[int, Meta(ge=0, description="messages; with dry_run: that would be")]
+    in_flight: Annotated[int | None, Meta(description="messages that stay; null = not told")]
+
+
+class Deleted(Struct):
+    """A session that was deleted, or would be."""
+
+    client_id: str
+    dry_run: bool
+    waiting: Annotated[int | None, Meta(description="messages that went along; null = not told")]
+
+
+class Kicked(Struct):
+    """A client whose connection was ended."""
+
+    client_id: str
+
+
+class Health(Struct):
+    """Whether this process serves, and the broker answers."""
+
+    status: Literal["ok", "broker_silent"]
+    broker_answers: bool
+    silent_since: Moment | None
+    why: str
+
+
+class Me(Struct):
+    """Who asks."""
+
+    name: str
+    role: Literal["viewer", "operator", "admin"]
+    payloads: bool
+    how: Literal["token", "login"]
+
+
+class LogLine(Struct):
+    """A line of the admin log."""
+
+    at: Moment
+    what: str
+    outcome: str
+    name: str
+    role: str | None
+    how: str | None
+    from_: str = ""
+    change: str | None = None
+    details: dict[str, Any] = {}
+
+
+class Problem(Struct):
+    """Why something was not done (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
