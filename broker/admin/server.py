@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from broker.admin import problems
 from broker.admin.api import calls
 from broker.admin.api.router import BASE, Router
 from broker.admin.pages.routes import ROUTES, error_page
@@ -30,12 +32,13 @@ from broker.admin.services import Services
 from broker.admin.web import connections
 from broker.admin.web.connections import PatientProtocol
 from broker.admin.web.gate import Gate
-from broker.admin.web.hygiene import LOOPBACK_NAMES, Hygiene
+from broker.admin.web.hygiene import HEADERS, LOOPBACK_NAMES, Hygiene
 from broker.admin.web.signing_in import SigningIn
 from broker.configuration.config import Config, is_loopback
 from broker.observe.structured_log import Log, install_bridge
 
 BACKLOG: Final = 64
+CERTIFICATE_S: Final = 60.0  # between two looks at its file
 END_S: Final = 3  # for what is being answered, at the end
 
 
@@ -51,7 +54,7 @@ def run(config: Config, *, until_stdin_ends: bool = False) -> None:
     install_bridge(log)
     assert shell.admin_listen is not None
     bound = _bind(shell.admin_listen)
-    app = build(Services(config))
+    app = build(Services(config, log))
     try:
         settings = uvicorn.Config(
             app,
@@ -80,7 +83,7 @@ def run(config: Config, *, until_stdin_ends: bool = False) -> None:
         port=bound.getsockname()[1],
         tls=shell.admin_tls_certificate is not None,
     )
-    asyncio.run(_serve(server, bound, until_stdin_ends))
+    asyncio.run(_serve(server, bound, until_stdin_ends, log))
 
 
 def _log_format(config: Config) -> Any:
@@ -102,7 +105,9 @@ def _bind(address: str) -> socket.socket:
     return bound
 
 
-async def _serve(server: uvicorn.Server, bound: socket.socket, until_stdin_ends: bool) -> None:
+async def _serve(
+    server: uvicorn.Server, bound: socket.socket, until_stdin_ends: bool, log: Log
+) -> None:
     if until_stdin_ends:
         loop = asyncio.get_running_loop()
 
@@ -113,7 +118,35 @@ async def _serve(server: uvicorn.Server, bound: socket.socket, until_stdin_ends:
                 server.should_exit = True
 
         loop.add_reader(sys.stdin.fileno(), look)
+    renewing = asyncio.create_task(_renew(server.config, log))
     await server.serve(sockets=[bound])
+    renewing.cancel()
+
+
+async def _renew(settings: uvicorn.Config, log: Log) -> None:
+    """Use a new certificate for new connections, soon after it is in its file."""
+    if settings.ssl is None or settings.ssl_certfile is None:
+        return
+    before = _changed(settings.ssl_certfile)
+    while True:
+        await asyncio.sleep(CERTIFICATE_S)
+        now = _changed(settings.ssl_certfile)
+        if now == before:
+            continue
+        before = now
+        try:
+            settings.ssl.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile)
+        except (OSError, ssl.SSLError) as problem:
+            log.error("admin_certificate", f"{problem}; the one before stays in use")
+        else:
+            log.info("admin_certificate", "a new certificate is in use")
+
+
+def _changed(path: str | os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def build(services: Services) -> Starlette:
@@ -132,7 +165,10 @@ def build(services: Services) -> Starlette:
             Middleware(Hygiene, has_tls=services.has_tls, names=names),
             Middleware(Gate, services=services, error_page=error_page),
         ],
-        exception_handlers=dict.fromkeys((*EXPECTED, HTTPException), _error),
+        exception_handlers={
+            **dict.fromkeys((*EXPECTED, HTTPException), _error),
+            Exception: _internal_error,
+        },
         lifespan=_lifespan,
     )
     app.state.services = services
@@ -160,6 +196,21 @@ def _error(request: Request, problem: Exception) -> Response:
         headers = dict(problem.headers or {})
         return error_page(request, Refused(problem.status_code, problem.detail, headers=headers))
     return error_page(request, refused(problem))
+
+
+def _internal_error(request: Request, problem: Exception) -> Response:
+    """Answer for a bug, and log where it is."""
+    place = traceback.extract_tb(problem.__traceback__)[-1]
+    log: Log = request.app.state.services.events
+    log.error(
+        "admin_bug",
+        f"{type(problem).__name__}: {problem}",
+        where=f"{os.path.basename(place.filename)}:{place.lineno}",
+        path=request.url.path,
+    )
+    answer = problems.answer(Refused(500, "an internal error, which is in the log"))
+    answer.headers.update(HEADERS)
+    return answer
 
 
 async def _health(request: Request) -> Response:

@@ -20,6 +20,7 @@ from broker.admin.asking import Asking
 from broker.admin.figures import Figures
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.configuration.config import Config
+from broker.observe.structured_log import Log
 from storage.time import machine_clocks
 
 Result = TypeVar("Result")
@@ -28,9 +29,11 @@ Result = TypeVar("Result")
 class Services:
     """What one process of the HTTP API works with."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, events: Log) -> None:
+        """`events` is the log of this process, `log` the admin log."""
         data_dir = config.shell.data_dir
         self.config: Final = config
+        self.events: Final = events
         self.has_tls: Final = config.shell.admin_tls_certificate is not None
         self.asking: Final = Asking(config)
         self.figures: Final = Figures(self.asking)

@@ -25,6 +25,7 @@ from broker.observe.denials import NAME_CHARACTERS_MAX, Denials
 from broker.observe.metrics import MetricsServer, Snapshot, Status
 from broker.observe.structured_log import Log, Value
 from broker.process.clock import RunningClock
+from broker.process.preflight import admin_problem
 from broker.process.systemd import notify
 from broker.security import access_files
 from broker.security.access_files import Access, AccessError
@@ -76,6 +77,8 @@ class OpenBroker:
         self.status.durability = shell.durability
         self.denials: Final = Denials(log)
         self.driver: Driver | None = None  # set as soon as the event loop runs
+        if missing := admin_problem(config):
+            raise StartError(missing)
         try:
             directory = stack.enter_context(closing(DataDirectory(shell.data_dir)))
             if directory.mosquitto.exists():

@@ -44,11 +44,13 @@ class SigningIn:
             Route("/logout", self.log_out, methods=["POST"]),
         ]
 
-    def form(self, response: Response) -> str:
-        """Return the hidden field of a log-in form, called `csrf`, and set its cookie."""
-        cookie, field = self._services.logins.new_form(monotonic())
+    def new_form(self) -> tuple[str, str]:
+        """Return the cookie of a log-in form, for `give`, and its hidden field `csrf`."""
+        return self._services.logins.new_form(monotonic())
+
+    def give(self, response: Response, cookie: str) -> None:
+        """Set the cookie of the form that is in this response."""
         self._set(response, FORM_COOKIE, cookie, int(FORM_S))
-        return field
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session, with the fields `name`, `password` and `csrf`, and go to the start."""
