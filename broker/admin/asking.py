@@ -100,11 +100,11 @@ class Asking:
         Bytes are counted in every order but that by name. Raises `BadCursor`.
         """
         if sort == NAME:
-            after = _place(cursor, str) if cursor else None
+            after = place_of(cursor, str) if cursor else None
             rows, more, notes = await self._lists.run(
                 lambda opened: reading.sessions_by_name(opened, match, offline, after, limit)
             )
-            following = _cursor(rows[-1].client_id) if more else None
+            following = cursor_of(rows[-1].client_id) if more else None
             return records.Page(rows, following, now_text(), notes)
         return await self._sorted(sort, match, offline, cursor, limit)
 
@@ -115,7 +115,7 @@ class Asking:
         begin: tuple[int, str] | None = None
         skipped = 0
         if cursor:
-            begin, skipped = _place(cursor, tuple[tuple[int, str] | None, int])
+            begin, skipped = place_of(cursor, tuple[tuple[int, str] | None, int])
         rank = await self._rank(sort, match, offline, begin)
         chosen = rank.places[skipped : skipped + limit]
         if skipped < 0 or (skipped and not chosen):
@@ -127,9 +127,9 @@ class Asking:
         following = None
         end = skipped + len(chosen)
         if end < len(rank.places):
-            following = _cursor((begin, end))
+            following = cursor_of((begin, end))
         elif len(rank.places) == reading.RANKED_MAX:
-            following = _cursor((rank.places[-1], 0))
+            following = cursor_of((rank.places[-1], 0))
         return records.Page(rows, following, rank.as_of, notes)
 
     async def _rank(
@@ -162,7 +162,7 @@ class Asking:
         limit: int = LIMIT,
     ) -> "records.Page[records.QueueEntry]":
         """Return a page of what a session is owed, in order. Raises `NotThere`, `BadCursor`."""
-        after = _place(cursor, tuple[str, int]) if cursor else None
+        after = place_of(cursor, tuple[str, int]) if cursor else None
         rows, place, notes = await self._single.run(
             lambda opened: reading.queue(
                 opened,
@@ -174,7 +174,7 @@ class Asking:
                 limit=limit,
             )
         )
-        following = None if place is None else _cursor(place)
+        following = None if place is None else cursor_of(place)
         return records.Page(rows, following, now_text(), notes)
 
     async def purge(
@@ -236,7 +236,7 @@ class Asking:
         self, *, match: str | None = None, cursor: str | None = None, limit: int = LIMIT
     ) -> "records.Page[records.Client]":
         """Return a page of connected clients by client id. Raises `ControlError`, `BadCursor`."""
-        after = _place(cursor, str) if cursor else None
+        after = place_of(cursor, str) if cursor else None
         found = await self._all_clients()
         rows: list[records.Client] = []
         following = None
@@ -246,7 +246,7 @@ class Asking:
             if match is not None and not fnmatchcase(row.client_id, match):
                 continue
             if len(rows) == limit:
-                following = _cursor(rows[-1].client_id)
+                following = cursor_of(rows[-1].client_id)
                 break
             rows.append(row)
         notes = [] if found.is_whole else [f"more than {CLIENTS_MAX} clients: some are left out"]
@@ -288,11 +288,11 @@ class Asking:
         self, *, cursor: str | None = None, limit: int = LIMIT
     ) -> "records.Page[records.Group]":
         """Return a page of shared groups by name and topic filter. Raises `BadCursor`."""
-        after = _place(cursor, tuple[str, str]) if cursor else None
+        after = place_of(cursor, tuple[str, str]) if cursor else None
         rows, more, notes = await self._lists.run(
             lambda opened: reading.groups(opened, after, limit)
         )
-        following = _cursor((rows[-1].share_name, rows[-1].topic_filter)) if more else None
+        following = cursor_of((rows[-1].share_name, rows[-1].topic_filter)) if more else None
         return records.Page(rows, following, now_text(), notes)
 
     async def group(self, share_name: str, topic_filter: str) -> records.Group:
@@ -307,11 +307,11 @@ class Asking:
         self, *, match: str | None = None, cursor: str | None = None, limit: int = LIMIT
     ) -> "records.Page[records.Retained]":
         """Return a page of retained messages; `match` is a topic filter. Raises `BadCursor`."""
-        after = _place(cursor, str) if cursor else None
+        after = place_of(cursor, str) if cursor else None
         rows, more, notes = await self._lists.run(
             lambda opened: reading.retained(opened, match, after, limit)
         )
-        return records.Page(rows, _cursor(rows[-1].topic) if more else None, now_text(), notes)
+        return records.Page(rows, cursor_of(rows[-1].topic) if more else None, now_text(), notes)
 
     async def retained_message(self, name: str) -> records.RetainedMessage:
         """Return the retained message of a topic. Raises `NotThere`."""
@@ -395,11 +395,13 @@ class Asking:
 # Cursors: a place in a list as text that nobody needs to understand.
 
 
-def _cursor(place: Any) -> str:
+def cursor_of(place: Any) -> str:
+    """Return the text of a place."""
     return msgspec.json.encode(place).hex()
 
 
-def _place(cursor: str, kind: type[Result]) -> Result:
+def place_of(cursor: str, kind: type[Result]) -> Result:
+    """Return the place that a text stands for. Raises `BadCursor`."""
     try:
         return msgspec.json.decode(bytes.fromhex(cursor), type=kind)
     except (ValueError, msgspec.DecodeError):

@@ -7,7 +7,7 @@ often. Read next: `broker.admin.api.events`, `broker.admin.asking`.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -90,15 +90,18 @@ class Figures:
         """Return whether one more may watch."""
         return len(self._watchers) < WATCHERS_MAX
 
-    async def watch(self) -> AsyncIterator[Figure]:
-        """Yield the figures of now, and then each second new ones, for ever."""
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[asyncio.Queue[Figure]]:
+        """Yield a queue that has the figures of now, and each second new ones.
+
+        It holds the newest alone: who is slow misses some.
+        """
         queue: asyncio.Queue[Figure] = asyncio.Queue(1)
+        if self.last is not None:
+            queue.put_nowait(self.last)
         self._watchers.add(queue)
         self._woken.set()
         try:
-            if self.last is not None:
-                yield self.last
-            while True:
-                yield await queue.get()
+            yield queue
         finally:
             self._watchers.discard(queue)

@@ -6,7 +6,7 @@ compute anything. Read next: `broker.admin.asking`, which fills them, `broker.ad
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 Moment = Annotated[
     str, Meta(description="UTC, ISO 8601", extra_json_schema={"format": "date-time"})
@@ -279,12 +279,32 @@ class LogLine(Struct):
     at: Moment
     what: str
     outcome: str
+    name: str | None = None
+    role: str | None = None
+    how: str | None = None
+    from_: Annotated[str | None, Meta(description="address")] = field(name="from", default=None)
+    change: Annotated[str | None, Meta(description="the same in both lines of a change")] = None
+    details: Annotated[dict[str, Any], Meta(description="what it was about")] = {}
+
+
+class TokenRow(Struct):
+    """A token, without itself."""
+
     name: str
-    role: str | None
-    how: str | None
-    from_: str = ""
-    change: str | None = None
-    details: dict[str, Any] = {}
+    role: Literal["viewer", "operator", "admin"]
+    payloads: bool
+    created_at: Moment
+    expires_at: Moment
+    expired: bool
+
+
+class UserRow(Struct):
+    """A user of the dashboard."""
+
+    name: str
+    role: Literal["viewer", "operator", "admin"]
+    payloads: bool
+    changed_at: Moment
 
 
 class Problem(Struct):

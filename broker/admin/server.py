@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 
 from broker.admin import problems
 from broker.admin.api import calls
-from broker.admin.api.router import BASE, Router
+from broker.admin.api.router import Router
 from broker.admin.pages.routes import ROUTES, error_page
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services
@@ -157,7 +157,7 @@ def build(services: Services) -> Starlette:
     app = Starlette(
         routes=[
             Route("/healthz", _health),
-            Mount(BASE, app=Router(services, calls.ENDPOINTS)),
+            Mount(calls.BASE, app=Router(services, calls.ENDPOINTS)),
             *signing_in.routes(),
             *ROUTES,
         ],

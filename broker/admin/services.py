@@ -7,8 +7,11 @@ log before and after. Read next: `broker.admin.server`, which makes it.
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from time import monotonic
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from broker.admin.access.admin_log import AdminLog
 from broker.admin.access.lockout import Lockout
@@ -16,12 +19,16 @@ from broker.admin.access.logins import Logins
 from broker.admin.access.roles import Role, Who
 from broker.admin.access.tokens import Tokens
 from broker.admin.access.users import Users
-from broker.admin.asking import Asking
+from broker.admin.asking import Asking, cursor_of, place_of
 from broker.admin.figures import Figures
 from broker.admin.problems import EXPECTED, Refused, refused
+from broker.admin.records import LogLine, Page, TokenRow, UserRow
+from broker.admin.sources.reading import now_text, text_of
 from broker.configuration.config import Config
 from broker.observe.structured_log import Log
 from storage.time import machine_clocks
+
+LOG_FIELDS: Final = ("at", "what", "outcome", "name", "role", "how", "from", "change")
 
 Result = TypeVar("Result")
 
@@ -46,6 +53,39 @@ class Services:
     def close(self) -> None:
         """Give everything back."""
         self.asking.close()
+
+    async def admin_log(self, cursor: str | None, limit: int) -> "Page[LogLine]":
+        """Return a page of the admin log, the newest lines first.
+
+        Raises `BadCursor`, `AdminLogError`.
+        """
+        before = place_of(cursor, int) if cursor else None
+        found = await asyncio.to_thread(lambda: list(islice(self.log.newest(before), limit + 1)))
+        following = cursor_of(found[limit - 1][0]) if len(found) > limit else None
+        lines = [_log_line(line) for _, line in found[:limit]]
+        return Page(lines, following, now_text(), [])
+
+    def token_rows(self) -> list[TokenRow]:
+        """Return the tokens, never themselves. Raises `AccessFileError`."""
+        now_ms = machine_clocks.wall_ms()
+        return [
+            TokenRow(
+                name=each.name,
+                role=each.role.word,  # type: ignore[arg-type]  # one of its words
+                payloads=each.payloads,
+                created_at=text_of(each.created_ms),
+                expires_at=text_of(each.expires_ms),
+                expired=each.expires_ms <= now_ms,
+            )
+            for each in self.tokens.all()
+        ]
+
+    def user_rows(self) -> list[UserRow]:
+        """Return the users. Raises `AccessFileError`."""
+        return [
+            UserRow(each.name, each.role.word, each.payloads, text_of(each.changed_ms))  # type: ignore[arg-type]
+            for each in self.users.all()
+        ]
 
     async def change(
         self,
@@ -74,6 +114,12 @@ class Services:
         finally:
             end = functools.partial(self.log.ended, key, by, what, outcome)
             await asyncio.shield(asyncio.to_thread(end))
+
+
+def _log_line(line: dict[str, Any]) -> LogLine:
+    known = {name: line[name] for name in LOG_FIELDS if isinstance(line.get(name), str)}
+    details = {name: value for name, value in line.items() if name not in LOG_FIELDS}
+    return msgspec.convert({"what": "", "outcome": "", **known, "details": details}, LogLine)
 
 
 def demand(who: Who | None, role: Role) -> None:

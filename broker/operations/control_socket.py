@@ -151,21 +151,21 @@ class ControlServer:
             return _refusal(Unanswered("the broker is too busy, or it has just ended"))
 
 
-def ask(data_dir: str | Path, request: Request) -> Request:
+def ask(data_dir: str | Path, request: Request, *, answer_s: float = ANSWER_S) -> Request:
     """Send `request` to the broker that runs on `data_dir`; return its answer.
 
     Raises `ControlError`, also for an answer that is an error: `Absent` where what it names is not
     there, `Unanswered` where there is no answer.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_S)
+        client.settimeout(answer_s)
         try:
             with _short(data_dir) as path:
                 client.connect(path)
             client.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(_line(client, ANSWER_BYTES_MAX))
         except TimeoutError:
-            raise Unanswered(f"the broker gave no answer in {ANSWER_S:g} s") from None
+            raise Unanswered(f"the broker gave no answer in {answer_s:g} s") from None
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or "no answer"
             raise Unanswered(

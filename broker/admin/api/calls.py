@@ -10,6 +10,9 @@ from broker.admin import records
 from broker.admin.access.roles import Role
 from broker.admin.api import values
 from broker.admin.api.endpoints import Call, Endpoint
+from broker.admin.api.events import MEDIA_TYPE as EVENTS
+from broker.admin.api.events import events
+from broker.admin.api.openapi import document
 from broker.admin.services import demand_payloads
 
 VIEWER, OPERATOR, ADMIN = Role.VIEWER, Role.OPERATOR, Role.ADMIN
@@ -161,6 +164,30 @@ async def why(call: Call) -> Any:
     )
 
 
+# Who may do what, and who did it
+
+
+async def admin_log(call: Call) -> Any:
+    """List the admin log, the newest lines first."""
+    return await call.services.admin_log(call.values["cursor"], call.values["limit"])
+
+
+async def tokens(call: Call) -> Any:
+    """List the tokens."""
+    return call.services.token_rows()
+
+
+async def users(call: Call) -> Any:
+    """List the users."""
+    return call.services.user_rows()
+
+
+async def openapi(call: Call) -> Any:
+    """Return the OpenAPI document."""
+    return document(ENDPOINTS, BASE)
+
+
+BASE: Final = "/api/v1"
 PAGED: Final = (values.CURSOR, values.LIMITED)
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/me", "me", VIEWER, "who asks, and what that user may do", me, records.Me),
@@ -241,5 +268,22 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "GET", "/why/{client_id}", "why", VIEWER, "why a client may miss messages, in sentences",
         why, records.Why, CLIENT_ID, values.TOPIC_NAME, values.SINCE,
+    ),
+    Endpoint(
+        "GET", "/events", "watch", VIEWER, "the broker's figures each second, as they come",
+        events, None, media=EVENTS,
+    ),
+    Endpoint(
+        "GET", "/log", "list_log", ADMIN, "the admin log, the newest lines first", admin_log,
+        records.Page[records.LogLine], *PAGED,
+    ),
+    Endpoint(
+        "GET", "/tokens", "list_tokens", ADMIN, "who has a token", tokens, list[records.TokenRow]
+    ),
+    Endpoint(
+        "GET", "/users", "list_users", ADMIN, "who may log in", users, list[records.UserRow]
+    ),
+    Endpoint(
+        "GET", "/openapi.json", "openapi", VIEWER, "this document", openapi, dict[str, Any]
     ),
 )  # fmt: skip

@@ -57,7 +57,16 @@ class Endpoint:
     """One method of one path."""
 
     __slots__ = (
-        "body", "helps", "is_payload", "method", "name", "parameters", "path", "result", "role",
+        "body",
+        "helps",
+        "is_payload",
+        "media",
+        "method",
+        "name",
+        "parameters",
+        "path",
+        "result",
+        "role",
         "work",
     )  # fmt: skip
 
@@ -73,6 +82,7 @@ class Endpoint:
         *parameters: Parameter,
         body: Any = None,
         is_payload: bool = False,
+        media: str = "application/json",
     ) -> None:
         self.method: Final = method
         self.path: Final = path  # below /api/v1, parameters in braces, each a whole level
@@ -83,6 +93,7 @@ class Endpoint:
         self.result: Final = result  # the type of the record
         self.parameters: Final = parameters
         self.body: Final = body  # the type of the record in the body, None = none
+        self.media: Final = media  # of the answer; a call that has another one returns a response
         self.is_payload: Final = is_payload  # it tells what messages say
 
     @property

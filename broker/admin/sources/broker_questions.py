@@ -16,6 +16,8 @@ from broker.operations.control_socket import FOR, Request, Unanswered, ask
 
 THREADS: Final = 4  # of the 16 that the broker serves at a time
 WAITING_MAX: Final = 32
+QUESTION_S: Final = 10.0  # for an answer
+CHANGE_S: Final = 60.0  # for one that is durable
 
 
 class BrokerQuestions:
@@ -31,7 +33,7 @@ class BrokerQuestions:
         self.silent_why: str = ""
 
     async def ask(self, request: Request, name: str = "") -> Request:
-        """Return the broker's answer; `name` is the user on whose behalf it is asked.
+        """Return the broker's answer; `name` is the user on whose behalf something is changed.
 
         Raises `ControlError` and `Busy`.
         """
@@ -42,7 +44,8 @@ class BrokerQuestions:
         if name:
             request = {**request, FOR: name}
         # A question that was asked counts until it is answered, also if nobody waits any more.
-        done = self._threads.submit(ask, self._data_dir, request)
+        answer_s = CHANGE_S if name else QUESTION_S
+        done = self._threads.submit(ask, self._data_dir, request, answer_s=answer_s)
         done.add_done_callback(self._count_down)
         try:
             answer = await asyncio.wrap_future(done)

@@ -46,7 +46,12 @@ class NotThere(Exception):
 
 def now_text() -> str:
     """Return the wall-clock time as text."""
-    moment = datetime.fromtimestamp(machine_clocks.wall_ms() / 1000, UTC)
+    return text_of(machine_clocks.wall_ms())
+
+
+def text_of(wall_ms: int) -> str:
+    """Return a wall-clock time, ms since 1970, as text."""
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
