@@ -208,6 +208,7 @@ class Asking:
                     f"{status['dropped']} messages are dropped so far; it goes on by itself"
                 )
             await asyncio.sleep(LOOK_S)
+        self._forget()
         if status["why"]:
             raise ControlError(f"{status['dropped']} messages dropped; then {status['why']}")
         return int(status["dropped"])
@@ -279,7 +280,6 @@ class Asking:
     async def kick(self, client_id: str, name: str, *, reason: str = "") -> records.Kicked:
         """End a client's connection; durable on return. Raises `NotThere`, `ControlError`."""
         await self._ask({"do": "client_kick", "client_id": client_id, "reason": reason}, name)
-        self._clients = None
         return records.Kicked(client_id)
 
     # Groups, topics, retained messages
@@ -386,10 +386,20 @@ class Asking:
         return records.Health("ok", True, None, "")
 
     async def _ask(self, request: Request, name: str = "") -> Request:
+        """Ask the broker; with a name something is changed, and is to be seen from now on."""
         try:
             return await self.broker.ask(request, name)
         except Absent as problem:
             raise NotThere(str(problem)) from None
+        finally:
+            if name:
+                self._forget()
+
+    def _forget(self) -> None:
+        self._ranks.clear()
+        self._clients = None
+        self._lists.refresh()
+        self._single.refresh()
 
 
 # Cursors: a place in a list as text that nobody needs to understand.

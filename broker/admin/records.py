@@ -55,7 +55,7 @@ class SessionRow(Struct):
     in_flight: Count
     incoming_qos2: Count
     waiting: Annotated[int, Meta(ge=0, description="messages behind its position")]
-    bytes: Annotated[int | None, Meta(ge=0, description="that it is owed; null = not counted")]
+    bytes: Annotated[Count | None, Meta(description="that it is owed; null = not counted")]
     oldest_at: Annotated[Moment | None, Meta(description="when the oldest one was accepted")]
     subscriptions: Annotated[int, Meta(ge=0, description="how many")]
 

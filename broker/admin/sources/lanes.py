@@ -1,9 +1,9 @@
 """Threads that read the data directory, each with a read-only database of its own.
 
 A list of all sessions may take seconds, so it has a lane apart from questions for one session.
-Opened, a database is seen as it is at that moment; it is used again for a second, and closed when
-nobody asks, because it keeps deleted files on the disk. Each lane does one thing at a time and lets
-few wait. Must never write. Read next: `broker.admin.asking`.
+Opened, a database is seen as it is at that moment; it is used again for a while, the longer the
+more it took to open, and closed when nobody asks, because it keeps deleted files on the disk. Each
+lane does one thing at a time and lets few wait. Must never write. Read next: `broker.admin.asking`.
 """
 
 import asyncio
@@ -22,7 +22,11 @@ from storage.errors import StorageError
 from storage.local.rocks import RocksStore
 from storage.time import machine_clocks
 
-AGE_S: Final = 1.0  # of a database that is used again
+# For how long a database is used again: so many times what it took to open, within these limits.
+AGE_SHARE: Final = 4
+AGE_MIN_S: Final = 0.05
+AGE_MAX_S: Final = 5.0
+IDLE_S: Final = 1.0  # after which it is closed
 LANE_WAITING_MAX: Final = 8  # that wait for a lane; beyond that they are told to come again
 TRIES: Final = 5  # to open a database
 LONGEST_S: Final = 60.0  # of one question: beyond that the command line is the tool
@@ -76,7 +80,7 @@ class Lane:
         self._waiting = 0
         # Of the lane's thread alone:
         self._store: RocksStore | None = None
-        self._opened_s = 0.0
+        self._until_s = 0.0
 
     async def run(self, work: Callable[[Opened], Result]) -> Result:
         """Do `work` on the lane's thread.
@@ -94,7 +98,7 @@ class Lane:
         try:
             return await asyncio.wrap_future(done)
         finally:
-            loop.call_later(2 * AGE_S, self._look_idle)
+            loop.call_later(IDLE_S, self._look_idle)
 
     def _count_down(self, done: Future[Result]) -> None:
         with self._lock:
@@ -104,10 +108,13 @@ class Lane:
         if not os.path.isdir(self._database):
             raise Unreadable("there is no database yet")
         try:
-            self._close_old()
+            if monotonic() > self._until_s:
+                self._close()
             if self._store is None:
+                began = monotonic()
                 self._store = self._open()
-                self._opened_s = monotonic()
+                now = monotonic()
+                self._until_s = now + min(AGE_MAX_S, max(AGE_MIN_S, AGE_SHARE * (now - began)))
             return work(Opened(self._store, monotonic() + LONGEST_S))
         except StorageError as problem:
             self._close()  # perhaps a file that the broker has deleted meanwhile
@@ -125,11 +132,11 @@ class Lane:
             if self._waiting:
                 return  # who works now looks again
         with contextlib.suppress(RuntimeError):  # closed
-            self._thread.submit(self._close_old)
+            self._thread.submit(self._close)
 
-    def _close_old(self) -> None:
-        if self._store is not None and monotonic() - self._opened_s > AGE_S:
-            self._close()
+    def refresh(self) -> None:
+        """Have the next question see what is in the database then: something was changed."""
+        self._thread.submit(self._close)
 
     def _close(self) -> None:
         if self._store is not None:
