@@ -36,11 +36,12 @@ Result = TypeVar("Result")
 class Services:
     """What one process of the HTTP API works with."""
 
-    def __init__(self, config: Config, events: Log) -> None:
-        """`events` is the log of this process, `log` the admin log."""
+    def __init__(self, config: Config, events: Log, clock: Callable[[], float] = monotonic) -> None:
+        """`events` is the log of this process, `log` the admin log; `clock` is monotonic, s."""
         data_dir = config.shell.data_dir
         self.config: Final = config
         self.events: Final = events
+        self.clock: Final = clock
         self.has_tls: Final = config.shell.admin_tls_certificate is not None
         self.asking: Final = Asking(config)
         self.figures: Final = Figures(self.asking)
@@ -48,7 +49,7 @@ class Services:
         self.users: Final = Users(data_dir)
         self.logins: Final = Logins()
         self.lockout: Final = Lockout()
-        self.log: Final = AdminLog(data_dir, machine_clocks.wall_ms, monotonic)
+        self.log: Final = AdminLog(data_dir, machine_clocks.wall_ms, clock)
 
     def close(self) -> None:
         """Give everything back."""

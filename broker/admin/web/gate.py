@@ -9,7 +9,6 @@ Must never let a request pass as somebody else, and decides nothing about roles.
 import hmac
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
-from time import monotonic
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,6 +27,7 @@ from storage.time import machine_clocks
 
 WHO: Final = "who"  # where it is in the state of a request
 API: Final = "/api/"
+LOGIN: Final = "/login"  # its form has a token of its own
 READING: Final = frozenset({"GET", "HEAD"})
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -77,12 +77,12 @@ class Gate:
         cookie = cookie_of(headers, session_cookie(self._services.has_tls))
         if cookie is None:
             return None
-        login = self._services.logins.find(cookie, monotonic())
+        login = self._services.logins.find(cookie, self._services.clock())
         user = None if login is None else self._services.users.find(login.user_name)
         if login is None or user is None or user.password_hash != login.password_hash:
             self._services.logins.end(cookie)
             return None
-        if scope["method"] not in READING:
+        if scope["method"] not in READING and scope["path"] != LOGIN:
             self._check_csrf(scope, headers, login.csrf)
         return Who(user.name, user.role, user.payloads, "login", peer_of(scope), login.csrf)
 

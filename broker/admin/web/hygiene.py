@@ -40,7 +40,15 @@ class Gone(Exception):
 class Hygiene:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, *, has_tls: bool, names: Iterable[str] | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        has_tls: bool,
+        names: Iterable[str] | None,
+        body_s: float = BODY_S,
+        send_s: float = SEND_S,
+    ) -> None:
         """`names` are those that a `Host` may have, without a port; None = any.
 
         A web page elsewhere can make its own name lead to 127.0.0.1; its requests then carry that
@@ -48,6 +56,8 @@ class Hygiene:
         """
         self._app: Final = app
         self._has_tls: Final = has_tls
+        self._body_s: Final = body_s
+        self._send_s: Final = send_s
         self._names: Final = None if names is None else frozenset(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,14 +76,14 @@ class Hygiene:
                 if "server" in headers:
                     del headers["server"]
             try:
-                async with asyncio.timeout(SEND_S):
+                async with asyncio.timeout(self._send_s):
                     await send(message)
             except TimeoutError:
                 raise Gone from None
 
         try:
             self._check_host(scope)
-            body = await _body(scope, receive)
+            body = await _body(scope, receive, self._body_s)
         except Refused as problem:
             await problems.answer(problem)(scope, receive, careful_send)
             return
@@ -97,7 +107,7 @@ class Hygiene:
             )
 
 
-async def _body(scope: Scope, receive: Receive) -> bytes:
+async def _body(scope: Scope, receive: Receive, body_s: float) -> bytes:
     """Return the body of a request. Raises `Refused`."""
     for name, value in scope["headers"]:
         if name == b"content-length" and (not value.isdigit() or int(value) > BODY_BYTES_MAX):
@@ -105,7 +115,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(body_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -117,7 +127,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
                 if not message.get("more_body", False):
                     return b"".join(pieces)
     except TimeoutError:
-        raise Refused(408, f"the body did not come in {BODY_S:g} s", headers=CLOSE) from None
+        raise Refused(408, f"the body did not come in {body_s:g} s", headers=CLOSE) from None
 
 
 CLOSE: Final = {"Connection": "close"}

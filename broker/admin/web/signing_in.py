@@ -6,7 +6,6 @@ answered alike. Read next: `broker.admin.access.logins`, `broker.admin.access.lo
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
 from typing import Final
 
 from starlette.requests import Request
@@ -18,7 +17,7 @@ from broker.admin.access.roles import Who
 from broker.admin.access.users import User
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services
-from broker.admin.web.gate import cookie_of, form_of, peer_of, session_cookie, who_of
+from broker.admin.web.gate import LOGIN, cookie_of, form_of, peer_of, session_cookie, who_of
 
 FORM_COOKIE: Final = "holdfast-form"
 FIRST_PAGE: Final = "/"
@@ -40,13 +39,13 @@ class SigningIn:
     def routes(self) -> list[Route]:
         """Return the routes; what they do not answer (GET) is for the pages."""
         return [
-            Route("/login", self.log_in, methods=["POST"]),
+            Route(LOGIN, self.log_in, methods=["POST"]),
             Route("/logout", self.log_out, methods=["POST"]),
         ]
 
     def new_form(self) -> tuple[str, str]:
         """Return the cookie of a log-in form, for `give`, and its hidden field `csrf`."""
-        return self._services.logins.new_form(monotonic())
+        return self._services.logins.new_form(self._services.clock())
 
     def give(self, response: Response, cookie: str) -> None:
         """Set the cookie of the form that is in this response."""
@@ -68,9 +67,11 @@ class SigningIn:
         fields = form_of(request.scope)
         name, password = fields.get("name", ""), fields.get("password", "")
         form = cookie_of(request.headers, FORM_COOKIE)
-        if form is None or not services.logins.is_form(form, fields.get("csrf", ""), monotonic()):
+        if form is None or not services.logins.is_form(
+            form, fields.get("csrf", ""), services.clock()
+        ):
             raise Refused(403, "the form is too old: load it anew")
-        wait_s = services.lockout.wait_s(name, address, monotonic())
+        wait_s = services.lockout.wait_s(name, address, services.clock())
         if wait_s:
             await asyncio.to_thread(services.log.failed_login, name, address, "locked out")
             raise Refused(
@@ -78,13 +79,16 @@ class SigningIn:
             )
         user = await self._verify(name, password)
         if user is None:
-            services.lockout.failed(name, address, monotonic())
+            services.lockout.failed(name, address, services.clock())
             await asyncio.to_thread(services.log.failed_login, name, address, "refused")
             raise Refused(401, "name or password is wrong")
         who = Who(user.name, user.role, user.payloads, "login", address)
         await asyncio.to_thread(services.log.noted, _by(who), "log in", "done")
         services.lockout.succeeded(name)
-        cookie, _ = services.logins.begin(user, monotonic())
+        before = cookie_of(request.headers, session_cookie(services.has_tls))
+        if before is not None:
+            services.logins.end(before)
+        cookie, _ = services.logins.begin(user, services.clock())
         return cookie
 
     async def _verify(self, name: str, password: str) -> User | None:
@@ -104,7 +108,7 @@ class SigningIn:
         if cookie is not None and who is not None:
             self._services.logins.end(cookie)
             await asyncio.to_thread(self._services.log.noted, _by(who), "log out", "done")
-        response = RedirectResponse("/login", 303)
+        response = RedirectResponse(LOGIN, 303)
         response.delete_cookie(session_cookie(self._services.has_tls), path="/")
         return response
 
