@@ -1,7 +1,7 @@
 """How long to wait before a store is tried again: twice as long each time, up to a limit.
 
 With jitter, so that many brokers do not come back to a store at once. Knows no clock. Read next:
-`broker.backends.process` and `broker.backends.pump`, which wait.
+`broker.backends.process` and `broker.backends.pump.pump`, which wait.
 """
 
 import random

@@ -3,7 +3,7 @@
 Frames go to it over its stdin, answers come back as lines of JSON; nothing else is shared. All of
 it happens on the loop's thread, and nothing here waits. The process is started with the broker's
 own sources, ends when its stdin does, so also after a kill -9 of the broker, and takes no signal
-that is meant for us. Read next: `broker.backends.pump`, which says what is sent.
+that is meant for us. Read next: `broker.backends.pump.pump`, which says what is sent.
 """
 
 import asyncio

@@ -5,7 +5,7 @@
       |  a rewind     |  sent          |
 
 The store's own cursor is true: what it has, it has, and what it lost is sent again. Pure. Read
-next: `broker.backends.pump`, which does what is decided here.
+next: `broker.backends.pump.pump`, which does what is decided here.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """What is told of one external store: its state and its numbers, for metrics and commands.
 
-Read next: `broker.backends.pump`, which fills it, and docs/backends.md.
+Read next: `broker.backends.pump.pump`, which fills it, and docs/backends.md.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """All external stores of a running broker: a pump and a process for each that a rule names.
 
-Without rules there is nothing here. Read next: `broker.backends.pump`.
+Without rules there is nothing here. Read next: `broker.backends.pump.pump`.
 """
 
 import asyncio
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.backends.link import BackendLink
-from broker.backends.pump import MakeLink, Pump
+from broker.backends.pump.port import MakeLink
+from broker.backends.pump.pump import Pump
 from broker.loop.driver import Driver
 from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Status

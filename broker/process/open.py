@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from broker.backends import rules
-from broker.backends.pump import INSTANCE_BYTES
+from broker.backends.pump.pump import INSTANCE_BYTES
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.location import Place

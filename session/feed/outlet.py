@@ -5,7 +5,7 @@ what its store has confirmed. Messages and events are read from the database alo
 and only once they are durable: a store is never told of what a crash could take back. Must never
 wait: the shell asks for rows, sends them, and reports what was confirmed. Read next:
 `session.feed.recorder`, which writes the events, `session.lifetime.feeds`, which opens the
-backends, and `broker.backends.pump`, the shell.
+backends, and `broker.backends.pump.pump`, the shell.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
 A change is made when the database takes it; until then the ones behind it wait, too. It is answered
 once it is durable, and so is one that changes nothing: what it found may not be durable yet, and a
 crash would take it back. Must never answer what a crash can undo. Read next:
-`session.packets.proxy` (what a change does), `broker.backends.pump` (who hears of them).
+`session.packets.proxy` (what a change does), `broker.backends.pump.pump` (who hears of them).
 """
 
 from collections import deque

@@ -76,6 +76,7 @@ class Paho:
 
     def __init__(self, port: int, client_id: str, *, version: int = 5) -> None:
         protocol = paho.MQTTv5 if version == 5 else paho.MQTTv311
+        self.name: Final = client_id
         self.received: list[bytes] = []
         self._port: Final = port
         self._change: Final = threading.Condition()

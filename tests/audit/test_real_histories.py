@@ -12,6 +12,7 @@ from audit.analytics import merge
 from audit.checks.verdict import INVARIANTS
 from audit.report import page
 from audit.run import Verdict, run
+from broker.operations.control_socket import ControlError, ask
 from storage.tables.tables import HISTORY, scan_all
 from tests.audit.real_broker import MosquittoStream, Paho, recording, rows, whole_history
 from tests.broker.operations.damage.databases import opened
@@ -114,6 +115,28 @@ def damage_history_row(data_dir: Path, place: float) -> None:
         store.sync()
 
 
+def gone(data_dir: Path, client_id: str) -> None:
+    """Wait until a running broker has seen the DISCONNECT of a client."""
+    for _ in range(100_000):
+        try:
+            ask(data_dir, {"do": "client_show", "client_id": client_id})
+        except ControlError:
+            return
+    raise AssertionError(f"{client_id} stays connected")
+
+
+def purge(data_dir: Path, client_id: str) -> int:
+    """Drop what waits for a session; return how many messages that were."""
+    request = {"do": "session_purge", "client_id": client_id, "reason": "make room"}
+    number = ask(data_dir, request)["purge"]
+    for _ in range(100_000):
+        status = ask(data_dir, {"do": "session_purge_status", "purge": number})
+        if status["over"] == "1":
+            assert status["why"] == ""
+            return int(status["dropped"])
+    raise AssertionError("the purge does not end")
+
+
 def inflight_after_boot(history: Path, client_id: str) -> list[int]:
     """Return how many messages were in flight to a client when each boot found its session."""
     found: list[dict[str, Any]] = rows(history, ["session_restored"], ["client_id", "inflight"])
@@ -177,6 +200,59 @@ def test_a_history_with_a_damaged_row_lacks_rows_and_accuses_nobody_else(
     assert verdict.exit_code == 2, told(verdict)
     # Each message may have had an event in that row, so nothing about messages holds.
     assert {name for name in INVARIANTS if INVARIANTS[name].needs == "full"} <= set(told(verdict))
+
+
+def test_what_an_operator_drops_and_ends_is_told_and_accuses_nobody(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    broker = recording(tmp_path / "broker", node="tidied")
+    broker.start()
+    try:
+        away = Paho(broker.port, "away").connect().subscribe("a", 2)
+        ended = Paho(broker.port, "ended").connect().subscribe("a", 1)
+        reader = Paho(broker.port, "reader").connect().subscribe("a", 2)
+        publisher = Paho(broker.port, "publisher").connect()
+        for client in (away, ended):
+            client.leave()
+            gone(broker.data_dir, client.name)
+        for number in range(MESSAGES):
+            publisher.publish("a", b"%d" % number, 1)
+        assert purge(broker.data_dir, "away") == MESSAGES
+        ask(broker.data_dir, {"do": "session_end", "client_id": "ended", "reason": "sold"})
+        reader.receive(MESSAGES)
+        ask(broker.data_dir, {"do": "client_kick", "client_id": "reader", "reason": "too loud"})
+        reader.lost().reconnected()
+        publisher.publish("a", b"between", 1)
+        broker.kill()
+        for client in (reader, publisher):
+            client.lost()
+        broker.start()
+        for client in (reader, publisher):
+            client.reconnected()
+        away = Paho(broker.port, "away").connect().receive(1)
+        assert away.received == [b"between"]
+        reader.receive(MESSAGES + 1)
+        for client in (away, reader, publisher):
+            client.leave()
+        assert broker.stop() == 0
+        history = whole_history(broker, tmp_path / "whole")
+    finally:
+        broker.close()
+    names = ("session_purged", "session_terminated", "session_disconnected")
+    told_by = rows(history, names, ["client_id", "actor", "detail"])
+    by_operator = [
+        (row["ev"], row["client_id"], str(row["detail"]).partition(": ")[2])
+        for row in told_by
+        if row["actor"] == "admin"
+    ]
+    assert by_operator == [
+        ("session_purged", "away", "make room"),
+        ("session_terminated", "ended", "sold"),
+        ("session_disconnected", "reader", "too loud"),
+    ]
+    verdict = audit(spark, history, tmp_path / "out")
+    assert told(verdict) == {}
+    assert (verdict.status, verdict.exit_code) == ("ok", 0)
 
 
 def test_one_broker_of_three_that_recorded_no_messages_makes_their_invariants_unknown(

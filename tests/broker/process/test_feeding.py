@@ -11,7 +11,7 @@ from broker.operations.control_socket import ControlError
 from broker.process.feeding import PAUSE, RESUME, STATUS, Feeding, answer
 from mqtt.packets import Puback
 from session.settings import Feed, Settings
-from tests.broker.backends.test_pump import Store
+from tests.broker.backends.pump.feeding import Store
 from tests.broker.inside import InsideBroker, publish, run
 
 

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from broker.backends import pump as pumping
+from broker.backends.pump.asking import ASKED_MAX
 from mqtt.packets import Publish, Suback
 from session.settings import Fetching, Proxying
 from storage.tables.fetch_rows import QUEUE, SUBSCRIPTIONS
-from tests.broker.backends.test_pump import NAME, Feeding, scenario
+from tests.broker.backends.pump.feeding import NAME, Feeding, scenario
 from tests.broker.inside import subscribe
 
 QUEUES = (Fetching(QUEUE, "queue/#", 10),)
@@ -91,7 +91,7 @@ def test_few_questions_are_under_way() -> None:
             client.send(subscribe("queue/1", 1))
             await client.receive(Suback)
         questions = made.store.link.questions
-        await made.until(lambda: len(questions) == pumping.ASKED_MAX)
+        await made.until(lambda: len(questions) == ASKED_MAX)
         assert made.pump.figures().fetches_owed == 6
         for question in list(questions):
             made.store.link.say(page(question))
