@@ -21,15 +21,17 @@ KEEP_ALIVE_S: Final = 30  # between two requests
 class PatientProtocol(H11Protocol):
     """A connection that waits for headers, but not for ever."""
 
+    headers_s = HEADERS_S
+    connections_max = CONNECTIONS_MAX
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection, unless there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
+        if len(self.connections) > self.connections_max:
             transport.abort()
             return
-        self._late = self.loop.call_later(HEADERS_S, transport.abort)
+        self._late = self.loop.call_later(self.headers_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; while they are not a whole request the clock runs."""
@@ -37,14 +39,14 @@ class PatientProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE:
             self._stop_clock()
         elif self._late is None:
-            self._late = self.loop.call_later(HEADERS_S, self.transport.abort)
+            self._late = self.loop.call_later(self.headers_s, self.transport.abort)
 
     def on_response_complete(self) -> None:
         """Begin to wait for another request, or to read one that has begun to come."""
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._stop_clock()
-            self._late = self.loop.call_later(HEADERS_S, self.transport.abort)
+            self._late = self.loop.call_later(self.headers_s, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the clock."""
