@@ -7,7 +7,6 @@ often. Read next: `broker.admin.api.events`, `broker.admin.asking`.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -86,22 +85,20 @@ class Figures:
             writes_refused=facts["writes_refused"],
         )
 
-    def has_room(self) -> bool:
-        """Return whether one more may watch."""
-        return len(self._watchers) < WATCHERS_MAX
+    def watch(self) -> asyncio.Queue[Figure]:
+        """Return a queue that has the figures of now, and each second new ones, until `leave`.
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[asyncio.Queue[Figure]]:
-        """Yield a queue that has the figures of now, and each second new ones.
-
-        It holds the newest alone: who is slow misses some.
+        It holds the newest alone: who is slow misses some. Raises `Busy`.
         """
+        if len(self._watchers) >= WATCHERS_MAX:
+            raise Busy("too many watch already")
         queue: asyncio.Queue[Figure] = asyncio.Queue(1)
         if self.last is not None:
             queue.put_nowait(self.last)
         self._watchers.add(queue)
         self._woken.set()
-        try:
-            yield queue
-        finally:
-            self._watchers.discard(queue)
+        return queue
+
+    def leave(self, queue: asyncio.Queue[Figure]) -> None:
+        """Let nothing more come into a queue. Idempotent."""
+        self._watchers.discard(queue)

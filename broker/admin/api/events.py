@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from broker.admin.api.endpoints import Call
 from broker.admin.figures import Figure, Figures
-from broker.admin.problems import Refused
 
 MEDIA_TYPE: Final = "text/event-stream"
 STREAM_S: Final = 300.0
@@ -22,27 +22,34 @@ AGAIN_MS: Final = 2000  # a browser waits before it begins another stream
 
 
 async def events(call: Call) -> Response:
-    """Tell the figures of now, and then those of each second."""
-    figures = call.services.figures
-    if not figures.has_room():
-        raise Refused(503, "too many watch already", retry_s=10)
-    return StreamingResponse(_lines(figures), media_type=MEDIA_TYPE)
+    """Tell the figures of now, and then those of each second. Raises `Busy`."""
+    return _Stream(call.services.figures)
 
 
-async def _lines(figures: Figures) -> AsyncIterator[bytes]:
+class _Stream(StreamingResponse):
+    """A stream that has its place among those who watch from its making to its end."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures: Final = figures
+        self._queue: Final = figures.watch()
+        super().__init__(_lines(self._queue), media_type=MEDIA_TYPE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._figures.leave(self._queue)
+
+
+async def _lines(queue: asyncio.Queue[Figure]) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     until = loop.time() + STREAM_S
     yield f"retry: {AGAIN_MS}\n\n".encode()
-    with figures.watching() as queue:
-        while loop.time() < until:
-            try:
-                async with asyncio.timeout(HEARTBEAT_S):
-                    figure = await queue.get()
-            except TimeoutError:
-                yield b": still here\n\n"
-                continue
-            yield _event(figure)
-
-
-def _event(figure: Figure) -> bytes:
-    return b"event: figures\ndata: " + msgspec.json.encode(figure) + b"\n\n"
+    while loop.time() < until:
+        try:
+            async with asyncio.timeout(HEARTBEAT_S):
+                figure = await queue.get()
+        except TimeoutError:
+            yield b": still here\n\n"
+            continue
+        yield b"event: figures\ndata: " + msgspec.json.encode(figure) + b"\n\n"

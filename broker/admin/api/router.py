@@ -62,13 +62,14 @@ class Router:
 
     def _find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
         """Return the endpoint that is meant, and the levels that are its parameters."""
-        levels = path.strip("/").split("/")
+        levels = path.removeprefix("/").split("/")
         allowed: set[str] = set()
         for endpoint in self._endpoints:
             given = _matched(endpoint.levels, levels)
             if given is None:
                 continue
-            if endpoint.method == method or (method == "HEAD" and endpoint.method == "GET"):
+            is_head = method == "HEAD" and endpoint.method == "GET" and endpoint.media == JSON
+            if endpoint.method == method or is_head:
                 return endpoint, given
             allowed.add(endpoint.method)
         if allowed:
