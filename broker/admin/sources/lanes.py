@@ -71,11 +71,19 @@ class Lane:
     """One thread that reads, and its database."""
 
     def __init__(
-        self, data_dir: str | Path, name: str, *, waiting_max: int = LANE_WAITING_MAX
+        self,
+        data_dir: str | Path,
+        name: str,
+        *,
+        waiting_max: int = LANE_WAITING_MAX,
+        longest_s: float = LONGEST_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._database: Final = os.path.join(data_dir, "db")
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix=f"read-{name}")
         self._waiting_max: Final = waiting_max
+        self._longest_s: Final = longest_s
+        self._idle_s: Final = idle_s
         self._lock: Final = threading.Lock()  # of the number
         self._waiting = 0
         # Of the lane's thread alone:
@@ -98,7 +106,7 @@ class Lane:
         try:
             return await asyncio.wrap_future(done)
         finally:
-            loop.call_later(IDLE_S, self._look_idle)
+            loop.call_later(self._idle_s, self._look_idle)
 
     def _count_down(self, done: Future[Result]) -> None:
         with self._lock:
@@ -115,7 +123,7 @@ class Lane:
                 self._store = self._open()
                 now = monotonic()
                 self._until_s = now + min(AGE_MAX_S, max(AGE_MIN_S, AGE_SHARE * (now - began)))
-            return work(Opened(self._store, monotonic() + LONGEST_S))
+            return work(Opened(self._store, monotonic() + self._longest_s))
         except StorageError as problem:
             self._close()  # perhaps a file that the broker has deleted meanwhile
             raise Unreadable(str(problem)) from None
