@@ -40,12 +40,41 @@ class Running:
         )
         self.tokens: Final[dict[str, str]] = {}
         self._clients: Final[list[httpx.Client]] = []
+        self._alone: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Running":
         """Start the broker; return when the API answers and knows that the broker does."""
         self.broker.start()
         self.wait(lambda: self.health() == (200, True))
         return self
+
+    def start_alone(self) -> None:
+        """Start the process of the API by itself; return when it answers."""
+        with open(self.broker.log_path, "ab") as log:
+            self._alone = subprocess.Popen(
+                [sys.executable, "-m", "broker", "admin", "serve", *self._place],
+                cwd=self.broker.directory,
+                env={
+                    **os.environ,
+                    **self.broker.env,
+                    "HOLDFAST__ADMIN__LISTEN": f"127.0.0.1:{self.admin_port}",
+                },
+                stdout=log,
+                stderr=log,
+            )
+        self.wait(lambda: self.health() == (200, True))
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        return "--data-dir", str(self.broker.data_dir)
+
+    def admin_pid(self) -> int:
+        """Return the id of the process that the broker has started for the API, 0 = none."""
+        children = Path(f"/proc/{self.broker.pid}/task/{self.broker.pid}/children").read_text()
+        for child in map(int, children.split()):
+            if b"\0admin\0serve\0" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+        return 0
 
     def make_tokens(self) -> "Running":
         """Make a token of each kind."""
@@ -72,7 +101,7 @@ class Running:
     def command(self, *arguments: str, input: str = "") -> str:
         """Run `holdfast` on the data directory; return what it prints."""
         done = subprocess.run(
-            [sys.executable, "-m", "broker", *arguments, "--data-dir", str(self.broker.data_dir)],
+            [sys.executable, "-m", "broker", *arguments, *self._place],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
             cwd=self.broker.directory,
             input=input,
@@ -122,4 +151,7 @@ class Running:
         """End everything."""
         for client in self._clients:
             client.close()
+        if self._alone is not None:
+            self._alone.terminate()
+            self._alone.wait(PATIENCE_S)
         self.broker.close()
