@@ -85,6 +85,11 @@ class Figures:
             writes_refused=facts["writes_refused"],
         )
 
+    @property
+    def watchers(self) -> int:
+        """How many watch."""
+        return len(self._watchers)
+
     def watch(self) -> asyncio.Queue[Figure]:
         """Return a queue that has the figures of now, and each second new ones, until `leave`.
 

@@ -31,6 +31,7 @@ from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services
 from broker.admin.web import connections
 from broker.admin.web.connections import PatientProtocol
+from broker.admin.web.counting import Counting
 from broker.admin.web.gate import Gate
 from broker.admin.web.hygiene import HEADERS, LOOPBACK_NAMES, Hygiene
 from broker.admin.web.signing_in import SigningIn
@@ -163,6 +164,7 @@ def build(services: Services) -> Starlette:
         ],
         middleware=[
             Middleware(Hygiene, has_tls=services.has_tls, names=names),
+            Middleware(Counting, counts=services.counts),
             Middleware(Gate, services=services, error_page=error_page),
         ],
         exception_handlers={

@@ -20,6 +20,7 @@ from broker.admin.access.roles import Role, Who
 from broker.admin.access.tokens import Tokens
 from broker.admin.access.users import Users
 from broker.admin.asking import Asking, cursor_of, place_of
+from broker.admin.counts import Counts
 from broker.admin.figures import Figures
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.records import LogLine, Page, TokenRow, UserRow
@@ -45,6 +46,7 @@ class Services:
         self.has_tls: Final = config.shell.admin_tls_certificate is not None
         self.asking: Final = Asking(config)
         self.figures: Final = Figures(self.asking)
+        self.counts: Final = Counts(self.figures)
         self.tokens: Final = Tokens(data_dir)
         self.users: Final = Users(data_dir)
         self.logins: Final = Logins()

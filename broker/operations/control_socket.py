@@ -162,7 +162,8 @@ def ask(data_dir: str | Path, request: Request, *, answer_s: float = ANSWER_S) -
         try:
             with _short(data_dir) as path:
                 client.connect(path)
-            client.sendall(json.dumps(request).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # refused unread: the answer says why
+                client.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(_line(client, ANSWER_BYTES_MAX))
         except TimeoutError:
             raise Unanswered(f"the broker gave no answer in {answer_s:g} s") from None

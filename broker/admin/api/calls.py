@@ -6,6 +6,8 @@ Each asks `broker.admin.asking` for a record; a change goes through `Services.ch
 
 from typing import Any, Final
 
+from starlette.responses import Response
+
 from broker.admin import records
 from broker.admin.access.roles import Role
 from broker.admin.api import values
@@ -13,6 +15,7 @@ from broker.admin.api.endpoints import Call, Endpoint
 from broker.admin.api.events import MEDIA_TYPE as EVENTS
 from broker.admin.api.events import events
 from broker.admin.api.openapi import document
+from broker.admin.counts import MEDIA_TYPE as METRICS
 from broker.admin.services import demand_payloads
 
 VIEWER, OPERATOR, ADMIN = Role.VIEWER, Role.OPERATOR, Role.ADMIN
@@ -182,6 +185,11 @@ async def users(call: Call) -> Any:
     return call.services.user_rows()
 
 
+async def metrics(call: Call) -> Any:
+    """Return the figures of this process as Prometheus reads them."""
+    return Response(call.services.counts.text(), media_type=METRICS)
+
+
 async def openapi(call: Call) -> Any:
     """Return the OpenAPI document."""
     return document(ENDPOINTS, BASE)
@@ -282,6 +290,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint(
         "GET", "/users", "list_users", ADMIN, "who may log in", users, list[records.UserRow]
+    ),
+    Endpoint(
+        "GET", "/metrics", "metrics", VIEWER, "figures of this process for Prometheus", metrics,
+        None, media=METRICS,
     ),
     Endpoint(
         "GET", "/openapi.json", "openapi", VIEWER, "this document", openapi, dict[str, Any]

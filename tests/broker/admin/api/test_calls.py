@@ -37,6 +37,7 @@ LEAST: Final = {
     "list_log": "admin",
     "list_tokens": "admin",
     "list_users": "admin",
+    "metrics": "viewer",
     "openapi": "viewer",
 }
 # What each kind of token may do at least as much as.
