@@ -1,4 +1,4 @@
-"""What an operator asks of a client or its session: end its connection, end it, drop what waits.
+"""What an operator asks of clients and sessions: end or ban them, drop what waits, publish.
 
 All are events like any other: what they change is in the batch of the tick, and the history says
 who asked. Must never set the clock: `session.engine` does that before it calls. Read next:
@@ -11,11 +11,14 @@ from typing import Final
 
 from mqtt import reasons
 from session.assembly import Assembly
+from session.errands.banned import BannedClients
 from session.history.session_events import ENDED_BY_OPERATOR
 from session.live.connection import CLOSING, Connection
 from session.live.connection_states import SENT_AWAY
 from session.purging import PURGES_MAX, Purge, Purging
+from session.scheduling.bans import Ban, Bans
 from storage.errors import Recoverable
+from storage.tables.ban_rows import CLIENT_ID
 from storage.tables.tables import SESSIONS
 
 
@@ -24,7 +27,8 @@ class Administration:
 
     def __init__(self, assembly: Assembly) -> None:
         self._assembly: Final = assembly
-        self.purging: Final = Purging(assembly)
+        self._purging: Final = Purging(assembly)
+        self._banned: Final = BannedClients(assembly)
 
     def connections(self) -> dict[str, Connection]:
         """Return the connection of each client that is connected, by client id; only to read."""
@@ -65,6 +69,36 @@ class Administration:
         assembly.core.counters.sessions_terminated += 1
         return True
 
+    # Bans
+
+    @property
+    def bans(self) -> Bans:
+        """Return the bans; only to read."""
+        return self._assembly.bans
+
+    def ban(self, kind: bytes, value: str, for_ms: int, by: str, reason: str = "") -> Ban:
+        """Ban a client identifier, a user or an address for a time; it holds at once.
+
+        Whoever it is against gets 0x8A in CONNACK, v3.1.1 clients 0x05. The connections of these
+        end soon, with their wills; their sessions stay. Raises `Recoverable` if the store refuses
+        writes just now, or there are too many bans.
+        """
+        assembly = self._assembly
+        self._settle()
+        ban = assembly.bans.add(kind, value, for_ms, by, reason)
+        if kind != CLIENT_ID:
+            self._banned.begin()
+        elif value in assembly.sessions.live:
+            self._banned.look_at(assembly.sessions.live[value])
+        return ban
+
+    def unban(self, kind: bytes, value: str, by: str, reason: str = "") -> bool:
+        """Remove a ban; return False if there is none. Raises `Recoverable` as `ban` does."""
+        self._settle()
+        return self._assembly.bans.remove(kind, value, _asker(by, reason))
+
+    # Queues
+
     def purge(
         self, client_id: str, by: str, reason: str = "", *, older_ms: int = 0
     ) -> Purge | None:
@@ -82,7 +116,7 @@ class Administration:
             return None
         session = assembly.sessions.decode(client_id, value)
         assembly.sessions.load_rest(session)
-        purge = self.purging.begin(session, value, _asker(by, reason), older_ms)
+        purge = self._purging.begin(session, value, _asker(by, reason), older_ms)
         if purge is None:
             raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
         return purge
@@ -95,6 +129,22 @@ class Administration:
         assembly = self._assembly
         if assembly.database.log.newest_size_bytes:
             assembly.collection.rotate(assembly.core.tick.now)
+
+    # Slices
+
+    def next_deadline(self) -> int:
+        """Return when `run` has something to do, broker ms."""
+        return min(self._purging.next_deadline(), self._banned.next_deadline())
+
+    def run(self) -> None:
+        """Do a slice of what was asked for."""
+        self._banned.run()
+        self._purging.run()
+
+    def stop(self) -> None:
+        """End what was asked for where it is: the broker ends."""
+        self._banned.stop()
+        self._purging.stop()
 
     def _settle(self) -> None:
         """Write the open batch: the store then has all rows of every session that is away."""

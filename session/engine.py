@@ -534,7 +534,7 @@ class Engine:
             times.append(self._health.retry_ms)  # nothing else runs until the store takes writes
             return min(times)
         times.append(self._housekeeping.next_deadline())
-        times.append(self._administration.purging.next_deadline())
+        times.append(self._administration.next_deadline())
         told_by = self._recorder.next_deadline()
         if told_by is not None:
             times.append(told_by)
@@ -561,7 +561,7 @@ class Engine:
             if self._sessions.live:
                 self._beat(now)
         self._housekeeping.run(now)
-        self._administration.purging.run()
+        self._administration.run()
 
     def _beat(self, now: int) -> None:
         """Add the heartbeat row to the batch: the time of disconnection after a crash."""
@@ -665,7 +665,7 @@ class Engine:
         Wills are published or wait in the store.
         """
         self._tick.now = now
-        self._administration.purging.stop()
+        self._administration.stop()
         self._maintenance.drain()
 
     def finish(self, now: int) -> None:

@@ -34,6 +34,7 @@ SESSION_FAMILIES: Final = (
     state.GROUPS,
     state.CONNECTIONS,
     state.DUE,
+    state.BANS,
 )
 
 

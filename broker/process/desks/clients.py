@@ -6,19 +6,19 @@ next: `session.administration`, which does it, and `broker.cli.administration`, 
 
 import fnmatch
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Final
 
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import BY, Answer, ControlError, Request
+from broker.process.desks.engine_work import begin, whole_number
 from session.administration import Administration
 from session.engine import Engine
 from session.live.connection import Connection
 from session.purging import Purge
 from session.state.session import EXPIRY_NEVER
-from storage.errors import DamagedRows, Recoverable
 
 LIST: Final = "client_list"
 SHOW: Final = "client_show"
@@ -35,7 +35,6 @@ PAGE_BYTES: Final = 128 << 10  # of one page; the last client may exceed it
 FILTERS_MAX: Final = 1000  # shown of one client
 FILTERS_BYTES_MAX: Final = 128 << 10
 KNOWN_MAX: Final = 256  # purges whose end is remembered
-REASON_BYTES_MAX: Final = 1024  # of what a client is told, UTF-8
 Row = dict[str, Any]
 
 
@@ -63,32 +62,7 @@ class ClientDesk:
             RECLAIM: self._reclaim,
             STORAGE: self._show_storage,
         }
-        if len(request.get("reason", "").encode()) > REASON_BYTES_MAX:
-            raise ControlError(f"the reason is too long: expected {REASON_BYTES_MAX} bytes at most")
-        found: Future[Request] = Future()
-        self._driver.run(self._work, works[request["do"]], request, found)
-        return found
-
-    def _work(
-        self,
-        work: Callable[[Request, Future[Request]], None],
-        request: Request,
-        found: Future[Request],
-    ) -> None:
-        """Do the work; an exception that is not expected is the driver's, and ends the wait."""
-        why: ControlError | None = ControlError("an internal error, which is in the log")
-        try:
-            work(request, found)
-            why = None
-        except ControlError as problem:
-            why = problem
-        except DamagedRows as problem:
-            why = ControlError(f"{problem}; `holdfast db repair` saves the rest")
-        except Recoverable as problem:
-            why = ControlError(str(problem))
-        finally:
-            if why is not None:
-                found.set_exception(why)
+        return begin(self._driver, works[request["do"]], request)
 
     @property
     def _administration(self) -> Administration:
@@ -168,7 +142,7 @@ class ClientDesk:
 
     def _end(self, request: Request, found: Future[Request]) -> None:
         client_id, reason = request.get("client_id", ""), request.get("reason", "")
-        offline_ms = _ms(request, "offline_ms")
+        offline_ms = whole_number(request, "offline_ms")
         ended = self._administration.end_session(
             client_id, request[BY], reason, offline_ms=offline_ms
         )
@@ -185,7 +159,7 @@ class ClientDesk:
                 f"client {client_id!r} is connected: `holdfast client kick` ends that"
             )
         purge = administration.purge(
-            client_id, request[BY], reason, older_ms=_ms(request, "older_ms")
+            client_id, request[BY], reason, older_ms=whole_number(request, "older_ms")
         )
         if purge is None:
             raise ControlError(f"no client {client_id!r} has a session")
@@ -233,14 +207,6 @@ class ClientDesk:
             event, words, client_id=client_id, by=request[BY], reason=request.get("reason", "")
         )
         self._driver.when_durable(lambda: found.set_result({"client_id": client_id}))
-
-
-def _ms(request: Request, name: str) -> int:
-    """Return a time of a request, 0 if it has none."""
-    text = request.get(name, "0")
-    if not text.isdecimal() or int(text) >= 1 << 62:
-        raise ControlError(f"{name} = {text[:40]!r}: expected a number")
-    return int(text)
 
 
 def _absent(request: Request) -> ControlError:

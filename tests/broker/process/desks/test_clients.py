@@ -17,12 +17,12 @@ from broker.process.desks.clients import (
     PAGE_CLIENTS,
     PURGE,
     PURGED,
-    REASON_BYTES_MAX,
     RECLAIM,
     SHOW,
     STORAGE,
     ClientDesk,
 )
+from broker.process.desks.engine_work import REASON_BYTES_MAX
 from mqtt import reasons
 from mqtt.packets import Disconnect, Puback, Suback, Subscribe, Subscription, Will
 from tests.broker.inside import InsideBroker, publish, run, subscribe
