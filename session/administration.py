@@ -12,6 +12,8 @@ from typing import Final
 from mqtt import reasons
 from session.assembly import Assembly
 from session.errands.banned import BannedClients
+from session.errands.clearing import Clearing, RetainedClearing
+from session.errands.publishing import NO_EXPIRY, OperatorPublishing, Published
 from session.history.session_events import ENDED_BY_OPERATOR
 from session.live.connection import CLOSING, Connection
 from session.live.connection_states import SENT_AWAY
@@ -29,6 +31,8 @@ class Administration:
         self._assembly: Final = assembly
         self._purging: Final = Purging(assembly)
         self._banned: Final = BannedClients(assembly)
+        self._publishing: Final = OperatorPublishing(assembly)
+        self._clearing: Final = RetainedClearing(assembly)
 
     def connections(self) -> dict[str, Connection]:
         """Return the connection of each client that is connected, by client id; only to read."""
@@ -97,6 +101,43 @@ class Administration:
         self._settle()
         return self._assembly.bans.remove(kind, value, _asker(by, reason))
 
+    # Messages
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        by: str,
+        reason: str = "",
+        *,
+        retain: bool = False,
+        properties: bytes = b"",
+        expiry_s: int = NO_EXPIRY,
+    ) -> Published:
+        """Publish on a valid topic as a client does, but without asking the rules.
+
+        What matches is counted before; what is refused changes nothing. `properties` are raw, to be
+        passed on.
+        """
+        return self._publishing.publish(
+            topic,
+            payload,
+            qos,
+            retain=retain,
+            properties=properties,
+            expiry_s=expiry_s,
+            asker=_asker(by, reason),
+        )
+
+    def clear_retained(self, topic_filter: str, by: str, reason: str = "") -> Clearing:
+        """Begin to delete the retained messages that a valid topic filter matches.
+
+        Those that are set later are kept. It is done in slices; what is deleted so far is durable
+        with the commit of `settled_by`. Raises `Recoverable` if too many deletions wait.
+        """
+        return self._clearing.begin(topic_filter, _asker(by, reason))
+
     # Queues
 
     def purge(
@@ -134,17 +175,23 @@ class Administration:
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
-        return min(self._purging.next_deadline(), self._banned.next_deadline())
+        return min(
+            self._purging.next_deadline(),
+            self._banned.next_deadline(),
+            self._clearing.next_deadline(),
+        )
 
     def run(self) -> None:
         """Do a slice of what was asked for."""
         self._banned.run()
         self._purging.run()
+        self._clearing.run()
 
     def stop(self) -> None:
         """End what was asked for where it is: the broker ends."""
         self._banned.stop()
         self._purging.stop()
+        self._clearing.stop()
 
     def _settle(self) -> None:
         """Write the open batch: the store then has all rows of every session that is away."""

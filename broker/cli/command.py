@@ -111,6 +111,37 @@ def client_id(text: str) -> str:
     return text
 
 
+def topic_name(text: str) -> str:
+    """Return an argument that is a topic name."""
+    from mqtt.topics import topic_problem
+
+    problem = topic_problem(text)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def topic_filter(text: str) -> str:
+    """Return an argument that is a topic filter, not a shared one."""
+    from mqtt.topics import SHARE_PREFIX, filter_problem
+
+    problem = filter_problem(text)
+    if problem is None and text.startswith(SHARE_PREFIX):
+        problem = f"topic filter {text!r}: expected one that is not shared"
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def share_name(text: str) -> str:
+    """Return an argument that is the name of a shared subscription."""
+    from mqtt.topics import SHARE_PREFIX, filter_problem
+
+    if "/" in text or filter_problem(f"{SHARE_PREFIX}{text}/#") is not None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a name without '/' and wildcards")
+    return text
+
+
 def whole_number(text: str) -> int:
     """Return an argument that is a whole number of at most 19 digits."""
     if not text.isascii() or not text.isdecimal() or len(text) > 19:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
-from broker.cli.administration import clients, restart, storage
+from broker.cli.administration import clients, publishing, restart, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, topic, why
 from broker.version import VERSION
@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     topic.add(commands)
     group.add(commands)
     retained.add(commands)
+    publishing.add(commands)
     history.add(commands)
     backend.add(commands)
     storage.add(commands)

@@ -132,12 +132,17 @@ def ask(data_dir: str | Path, request: Request) -> Request:
 
     Raises `ControlError`, also for an answer that is an error.
     """
+    line = json.dumps(request).encode() + b"\n"
+    if len(line) > REQUEST_BYTES_MAX:
+        raise ControlError(
+            f"a request of {len(line)} bytes: expected {REQUEST_BYTES_MAX} bytes at most"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(ANSWER_S)
         try:
             with _short(data_dir) as path:
                 client.connect(path)
-            client.sendall(json.dumps(request).encode() + b"\n")
+            client.sendall(line)
             answer = json.loads(_line(client, ANSWER_BYTES_MAX))
         except TimeoutError:
             raise ControlError(f"the broker gave no answer in {ANSWER_S:g} s") from None

@@ -26,9 +26,10 @@ from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
 from broker.process import feeding
-from broker.process.desks import bans, clients, restart
+from broker.process.desks import bans, clients, publishing, restart
 from broker.process.desks.bans import BanDesk
 from broker.process.desks.clients import ClientDesk
+from broker.process.desks.publishing import PublishDesk
 from broker.process.desks.restart import RestartDesk
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
@@ -114,6 +115,7 @@ class Server:
         self._feeding: Feeding | None = None
         self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
         self._bans: Final = BanDesk(opened.engine, self._driver, opened.log)
+        self._publishing: Final = PublishDesk(opened.engine, self._driver, opened.log)
         self._restart: Final = RestartDesk(opened.engine, self._driver, opened.status)
 
     async def run(self, hang_ups: HangUps) -> int:
@@ -215,6 +217,8 @@ class Server:
             return self._clients.answer(request)
         if request.get("do") in bans.REQUESTS:
             return self._bans.answer(request)
+        if request.get("do") in publishing.REQUESTS:
+            return self._publishing.answer(request)
         if request.get("do") in restart.REQUESTS:
             return self._restart.answer(request)
         return self._make_checkpoint(request)

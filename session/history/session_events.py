@@ -435,7 +435,8 @@ class SessionEvents:
         names = recorder.name(who) | recorder.text(message.topic)
         at_ms = message.accepted_at_ms
         if not message.payload:
-            recorder.put(_RETAINED_CLEARED, incarnation, 0, names, 0, w8=at_ms)
+            w0 = _RETAINED_CLEARED | _ADMIN if self.asked_by else _RETAINED_CLEARED
+            recorder.put(w0, incarnation, 0, names, 0, w8=at_ms)
             return
         w0 = _RETAINED_SET | message.qos << QOS_SHIFT
         message_id = self._id_of(message)

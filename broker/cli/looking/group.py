@@ -5,8 +5,8 @@ Must stay quick to import, as `broker.cli.main` must.
 
 import argparse
 
-from broker.cli.command import CommandError, Commands, add_config_flags
-from broker.cli.looking.opening import look, print_found, share_name, topic_filter
+from broker.cli.command import CommandError, Commands, add_config_flags, share_name, topic_filter
+from broker.cli.looking.opening import look, print_found
 
 
 def add(commands: Commands) -> None:

@@ -16,8 +16,8 @@ from broker.cli.command import (
     now_ms,
     open_inventory,
     print_lines,
+    topic_name,
 )
-from broker.cli.looking.opening import topic_name
 
 if TYPE_CHECKING:
     from broker.configuration.config import Config
