@@ -13,6 +13,7 @@ from mqtt import reasons
 from session.assembly import Assembly
 from session.errands.banned import BannedClients
 from session.errands.clearing import Clearing, RetainedClearing
+from session.errands.group_purging import GroupPurge, GroupPurging
 from session.errands.publishing import NO_EXPIRY, OperatorPublishing, Published
 from session.history.session_events import ENDED_BY_OPERATOR
 from session.live.connection import CLOSING, Connection
@@ -33,6 +34,7 @@ class Administration:
         self._banned: Final = BannedClients(assembly)
         self._publishing: Final = OperatorPublishing(assembly)
         self._clearing: Final = RetainedClearing(assembly)
+        self._group_purging: Final = GroupPurging(assembly)
 
     def connections(self) -> dict[str, Connection]:
         """Return the connection of each client that is connected, by client id; only to read."""
@@ -162,6 +164,28 @@ class Administration:
             raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
         return purge
 
+    def purge_group(
+        self,
+        share_name: str,
+        topic_filter: str,
+        by: str,
+        reason: str = "",
+        *,
+        older_ms: int = 0,
+        topic: str | None = None,
+    ) -> GroupPurge | None:
+        """Begin to drop what waits for a shared subscription; None if there is no such one.
+
+        Its members may be connected. Messages younger than `older_ms` are kept, those that the
+        valid topic filter `topic` does not match, and what is in flight. It is done in slices; what
+        is dropped so far is durable with the commit of `settled_by`. Raises `Recoverable` if the
+        store refuses writes just now, or too many purges wait.
+        """
+        self._settle()
+        return self._group_purging.begin(
+            (share_name, topic_filter), _asker(by, reason), older_ms, topic
+        )
+
     def reclaim(self) -> None:
         """Close the open generation of the log, unless it is empty.
 
@@ -179,6 +203,7 @@ class Administration:
             self._purging.next_deadline(),
             self._banned.next_deadline(),
             self._clearing.next_deadline(),
+            self._group_purging.next_deadline(),
         )
 
     def run(self) -> None:
@@ -186,12 +211,14 @@ class Administration:
         self._banned.run()
         self._purging.run()
         self._clearing.run()
+        self._group_purging.run()
 
     def stop(self) -> None:
         """End what was asked for where it is: the broker ends."""
         self._banned.stop()
         self._purging.stop()
         self._clearing.stop()
+        self._group_purging.stop()
 
     def _settle(self) -> None:
         """Write the open batch: the store then has all rows of every session that is away."""

@@ -132,7 +132,8 @@ def judge_invariants(world: "World") -> None:
 
 def _judge_losses(world: "World") -> None:
     """Nothing owed is missing; limits may drop, but what they drop is counted and over them."""
-    if not (world.limited or world.operator.done["purges"]):
+    done = world.operator.done
+    if not (world.limited or done["purges"] or done["purges of groups"]):
         world.oracle.judge_losses()
         return
     process = world.up()

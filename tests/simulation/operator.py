@@ -9,6 +9,7 @@ kept out: `tests.simulation.banned`.
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from session.administration import Administration
 from storage.errors import DamagedRows, Recoverable, Unrecoverable
 from tests.simulation.banned import Banned
 from tests.simulation.presence import Ended
@@ -55,9 +56,7 @@ class Operator:
                 if administration.kick(client.name, "operator", reason):
                     self.done["kicked"] += 1
             elif what < KICKS + PURGES:
-                older_ms = world.random.choice((0, 0, 500))
-                if administration.purge(client.name, "operator", reason, older_ms=older_ms):
-                    self.done["purges"] += 1
+                self._purge(administration, client.name)
             elif what < KICKS + PURGES + BANS:
                 self.done[self.banned.change(process, client)] += 1
             elif administration.end_session(client.name, "operator", reason):
@@ -72,3 +71,25 @@ class Operator:
             world.fail_stop(str(error))
             return
         process.schedule_tick()
+
+    def _purge(self, administration: Administration, client_id: str) -> None:
+        """Ask for a purge of a session, or of a shared subscription if it is a member of one."""
+        world = self._world
+        older_ms = world.random.choice((0, 0, 500))
+        groups = [
+            each.split("/", 2)[1:]
+            for client in world.clients
+            if client.name == client_id
+            for each in client.plan.filters
+            if each.startswith("$share/")
+        ]
+        if not groups:
+            if administration.purge(client_id, "operator", older_ms=older_ms):
+                self.done["purges"] += 1
+            return
+        share_name, topic_filter = world.random.choice(groups)
+        topic = world.random.choice((None, None, topic_filter, "nothing/+"))
+        if administration.purge_group(
+            share_name, topic_filter, "operator", older_ms=older_ms, topic=topic
+        ):
+            self.done["purges of groups"] += 1

@@ -14,6 +14,7 @@ import session.state.records
 from session.administration import Administration
 from session.delivery.mailbox import Mailbox
 from session.delivery.retained_replay import RetainedReplay
+from session.delivery.shared.distribution import Distribution
 from session.engine import Engine
 from session.errands.banned import BannedClients
 from session.lifetime.connect import ConnectHandler
@@ -322,6 +323,12 @@ def a_kick_forgets_the_will(patcher: Patcher) -> None:
 def a_purge_is_not_counted(patcher: Patcher) -> None:
     """Messages that an operator has dropped are missing, and no counter tells of them."""
     patcher.set(OfflineDrops, "messages", lambda self, session, messages, reason: len(messages))
+
+
+@mutant("operator", seeds=200)
+def a_purge_keeps_messages_of_other_topics_twice(patcher: Patcher) -> None:
+    """What a purge of a shared subscription keeps waits before its position, and behind it."""
+    patcher.set(Distribution, "move", lambda self, group, upto: None)
 
 
 @mutant("operator")

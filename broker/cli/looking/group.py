@@ -6,11 +6,12 @@ Must stay quick to import, as `broker.cli.main` must.
 import argparse
 
 from broker.cli.command import CommandError, Commands, add_config_flags, share_name, topic_filter
+from broker.cli.looking import group_purge
 from broker.cli.looking.opening import look, print_found
 
 
 def add(commands: Commands) -> None:
-    group = commands.add_parser("group", help="look at the groups of shared subscriptions")
+    group = commands.add_parser("group", help="look at shared subscriptions, purge one")
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored group with what waits for it")
     show = actions.add_parser("show", help="print one group with its members")
@@ -20,6 +21,7 @@ def add(commands: Commands) -> None:
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
         add_config_flags(parser)
         parser.set_defaults(run=run)
+    group_purge.add(actions.add_parser("purge", help="drop what waits for a group, and keep it"))
 
 
 def run_list(options: argparse.Namespace) -> int:

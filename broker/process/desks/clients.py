@@ -14,8 +14,10 @@ from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import BY, Answer, ControlError, Request
 from broker.process.desks.engine_work import begin, whole_number
+from mqtt.topics import filter_problem
 from session.administration import Administration
 from session.engine import Engine
+from session.errands.group_purging import GroupPurge
 from session.live.connection import Connection
 from session.purging import Purge
 from session.state.session import EXPIRY_NEVER
@@ -25,10 +27,11 @@ SHOW: Final = "client_show"
 KICK: Final = "client_kick"
 END: Final = "session_end"
 PURGE: Final = "session_purge"
+GROUP_PURGE: Final = "group_purge"
 PURGED: Final = "session_purge_status"  # how far the purge with a number is
 RECLAIM: Final = "storage_reclaim"
 STORAGE: Final = "storage_show"
-REQUESTS: Final = frozenset({LIST, SHOW, KICK, END, PURGE, PURGED, RECLAIM, STORAGE})
+REQUESTS: Final = frozenset({LIST, SHOW, KICK, END, PURGE, GROUP_PURGE, PURGED, RECLAIM, STORAGE})
 
 PAGE_CLIENTS: Final = 256  # looked at for one page: about 2 ms
 PAGE_BYTES: Final = 128 << 10  # of one page; the last client may exceed it
@@ -47,7 +50,7 @@ class ClientDesk:
         self._log: Final = log
         # The number of the next page of the list, and whom it has not shown.
         self._walk: tuple[int, Iterator[str]] = (0, iter(()))
-        self._purges: Final[dict[str, Purge]] = {}  # by number, oldest first
+        self._purges: Final[dict[str, Purge | GroupPurge]] = {}  # by number, oldest first
         self._last_purge = 0
 
     def answer(self, request: Request) -> Answer:
@@ -58,6 +61,7 @@ class ClientDesk:
             KICK: self._kick,
             END: self._end,
             PURGE: self._purge,
+            GROUP_PURGE: self._purge_group,
             PURGED: self._purged,
             RECLAIM: self._reclaim,
             STORAGE: self._show_storage,
@@ -163,10 +167,6 @@ class ClientDesk:
         )
         if purge is None:
             raise ControlError(f"no client {client_id!r} has a session")
-        self._last_purge += 1
-        if len(self._purges) >= KNOWN_MAX:
-            del self._purges[next(iter(self._purges))]
-        self._purges[str(self._last_purge)] = purge
         self._log.info(
             "session_purged",
             "an operator drops what waits for a session",
@@ -174,7 +174,41 @@ class ClientDesk:
             by=request[BY],
             reason=reason,
         )
-        found.set_result({"purge": str(self._last_purge)})
+        found.set_result({"purge": self._numbered(purge)})
+
+    def _purge_group(self, request: Request, found: Future[Request]) -> None:
+        group, topic_filter = request.get("group", ""), request.get("topic_filter", "")
+        topic = request.get("topic") or None
+        problem = None if topic is None else filter_problem(topic)
+        if problem is not None:
+            raise ControlError(problem)
+        purge = self._administration.purge_group(
+            group,
+            topic_filter,
+            request[BY],
+            request.get("reason", ""),
+            older_ms=whole_number(request, "older_ms"),
+            topic=topic,
+        )
+        if purge is None:
+            raise ControlError(f"no shared group {group!r} of {topic_filter!r}")
+        self._log.info(
+            "group_purged",
+            "an operator drops what waits for a shared subscription",
+            group=group,
+            topic_filter=topic_filter,
+            by=request[BY],
+            reason=request.get("reason", ""),
+        )
+        found.set_result({"purge": self._numbered(purge)})
+
+    def _numbered(self, purge: Purge | GroupPurge) -> str:
+        """Return the number by which a purge is known."""
+        self._last_purge += 1
+        if len(self._purges) >= KNOWN_MAX:
+            del self._purges[next(iter(self._purges))]
+        self._purges[str(self._last_purge)] = purge
+        return str(self._last_purge)
 
     def _purged(self, request: Request, found: Future[Request]) -> None:
         """Tell how far a purge is; its end is told when it is durable."""
