@@ -144,6 +144,8 @@ def _judge_losses(world: "World") -> None:
         raise Violation(
             "no_acknowledged_message_is_lost", f"{lost} were lost, {dropped} counted as dropped"
         )
+    if not (world.limited or world.lossy or done["purges of groups"]):
+        world.oracle.judge_groups()
     settings = world.settings
     if world.limited and not world.lossy and settings.on_limit == "drop_oldest":
         world.oracle.judge_limits(settings.max_offline_messages, settings.max_offline_bytes)

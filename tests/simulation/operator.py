@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KICKS: Final = 0.2
 PURGES: Final = 0.3
 BANS: Final = 0.2
+NO_TOPIC: Final = "nothing/+"  # what it matches nobody publishes: so nothing may be missing
 
 
 class Operator:
@@ -73,23 +74,22 @@ class Operator:
         process.schedule_tick()
 
     def _purge(self, administration: Administration, client_id: str) -> None:
-        """Ask for a purge of a session, or of a shared subscription if it is a member of one."""
+        """Ask for a purge of a session, or of any shared subscription."""
         world = self._world
         older_ms = world.random.choice((0, 0, 500))
         groups = [
             each.split("/", 2)[1:]
             for client in world.clients
-            if client.name == client_id
             for each in client.plan.filters
             if each.startswith("$share/")
         ]
-        if not groups:
+        if not groups or world.chance(0.4):
             if administration.purge(client_id, "operator", older_ms=older_ms):
                 self.done["purges"] += 1
             return
         share_name, topic_filter = world.random.choice(groups)
-        topic = world.random.choice((None, None, topic_filter, "nothing/+"))
+        topic = world.random.choice((None, topic_filter, NO_TOPIC, NO_TOPIC, NO_TOPIC, NO_TOPIC))
         if administration.purge_group(
             share_name, topic_filter, "operator", older_ms=older_ms, topic=topic
         ):
-            self.done["purges of groups"] += 1
+            self.done["purges of nothing" if topic == NO_TOPIC else "purges of groups"] += 1

@@ -326,9 +326,14 @@ def a_purge_is_not_counted(patcher: Patcher) -> None:
 
 
 @mutant("operator", seeds=200)
-def a_purge_keeps_messages_of_other_topics_twice(patcher: Patcher) -> None:
-    """What a purge of a shared subscription keeps waits before its position, and behind it."""
-    patcher.set(Distribution, "move", lambda self, group, upto: None)
+def a_purge_of_a_group_passes_over_the_rest_of_the_log(patcher: Patcher) -> None:
+    """What it should keep of a shared subscription no member gets."""
+
+    def around(original: Any, self: Any, group: Any, upto: int) -> None:
+        group.owed.clear()
+        original(self, group, upto)
+
+    patcher.wrap(Distribution, "move", around)
 
 
 @mutant("operator")
