@@ -26,9 +26,10 @@ from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
 from broker.process import feeding
-from broker.process.desks import clients, restart
+from broker.process.desks import clients, restart, tracing
 from broker.process.desks.clients import ClientDesk
 from broker.process.desks.restart import RestartDesk
+from broker.process.desks.tracing import TraceDesk
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
@@ -112,6 +113,8 @@ class Server:
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
         self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
+        self._tracing: Final = TraceDesk(opened.engine, self._driver, opened.log)
+        opened.taps = self._tracing.taps
         self._restart: Final = RestartDesk(opened.engine, self._driver, opened.status)
 
     async def run(self, hang_ups: HangUps) -> int:
@@ -211,6 +214,8 @@ class Server:
             return feeding.answer(self._feeding, request)
         if request.get("do") in clients.REQUESTS:
             return self._clients.answer(request)
+        if request.get("do") in tracing.REQUESTS:
+            return self._tracing.answer(request)
         if request.get("do") in restart.REQUESTS:
             return self._restart.answer(request)
         return self._make_checkpoint(request)
