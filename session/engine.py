@@ -57,6 +57,7 @@ from session.live.connection_states import (
 )
 from session.live.core import Core
 from session.live.damage import TellDamage
+from session.live.losses import TellLoss
 from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
 from session.packets.proxy import ProxyHandler
@@ -633,6 +634,10 @@ class Engine:
         self._admission.settings_changed()
         self._publishing.settings_changed()
         self.outbox.detail_changed()
+
+    def watch_losses(self, tell: TellLoss | None) -> None:
+        """From now on tell of each message that a session does not get; None = tell nobody."""
+        self._core.losses.tell = tell
 
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password was changed.

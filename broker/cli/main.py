@@ -16,6 +16,7 @@ from broker.cli import backend, config, database, health, history, passwd, serve
 from broker.cli.administration import clients, publishing, restart, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, topic, why
+from broker.cli.watching import log, trace
 from broker.version import VERSION
 
 
@@ -68,6 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
     health.add(commands)
     restart.add(commands)
     why.add(commands)
+    trace.add(commands)
+    log.add(commands)
     _add_suites(commands)
     return parser
 

@@ -26,11 +26,13 @@ from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
 from broker.process import feeding
-from broker.process.desks import bans, clients, publishing, restart
+from broker.process.desks import bans, clients, configuration, publishing, restart, tracing
 from broker.process.desks.bans import BanDesk
 from broker.process.desks.clients import ClientDesk
+from broker.process.desks.configuration import ConfigurationDesk
 from broker.process.desks.publishing import PublishDesk
 from broker.process.desks.restart import RestartDesk
+from broker.process.desks.tracing import TraceDesk
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
@@ -110,12 +112,17 @@ class Server:
             rest_max_ms=opened.config.shell.rest_max_ms,
         )
         opened.driver = self._driver
-        self._read_config: Final = read_config
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
         self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
         self._bans: Final = BanDesk(opened.engine, self._driver, opened.log)
         self._publishing: Final = PublishDesk(opened.engine, self._driver, opened.log)
+        self._tracing: Final = TraceDesk(opened.engine, self._driver, opened.log)
+        opened.taps = self._tracing.taps
+        self._reload: Final = Reload(opened, self._driver, read_config)
+        self._configuration: Final = ConfigurationDesk(
+            opened.config, self._driver, opened.log, self._reload.run
+        )
         self._restart: Final = RestartDesk(opened.engine, self._driver, opened.status)
 
     async def run(self, hang_ups: HangUps) -> int:
@@ -138,7 +145,7 @@ class Server:
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
         self._start_exporter()
-        hang_ups.start(loop, Reload(self._opened, driver, self._read_config).run)
+        hang_ups.start(loop, self._reload.run)
         driver.before_data = hang_ups.look
         try:
             await self._listeners.start(driver)
@@ -219,6 +226,10 @@ class Server:
             return self._bans.answer(request)
         if request.get("do") in publishing.REQUESTS:
             return self._publishing.answer(request)
+        if request.get("do") in tracing.REQUESTS:
+            return self._tracing.answer(request)
+        if request.get("do") in configuration.REQUESTS:
+            return self._configuration.answer(request)
         if request.get("do") in restart.REQUESTS:
             return self._restart.answer(request)
         return self._make_checkpoint(request)
