@@ -25,9 +25,11 @@ from broker.network.listeners import ListenError
 from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
+from broker.operations.owing.count_thread import Counted, CountThread
 from broker.process import feeding
-from broker.process.desks import clients, restart
+from broker.process.desks import clients, owing, restart
 from broker.process.desks.clients import ClientDesk
+from broker.process.desks.owing import OwedDesk
 from broker.process.desks.restart import RestartDesk
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
@@ -113,6 +115,7 @@ class Server:
         self._feeding: Feeding | None = None
         self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
         self._restart: Final = RestartDesk(opened.engine, self._driver, opened.status)
+        self._owed: Final = OwedDesk(is_on=opened.config.shell.backlog_interval_s > 0)
 
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
@@ -142,6 +145,7 @@ class Server:
             driver.stop()
             raise StartError(str(problem)) from None
         self._start_feeding()
+        self._start_counting()
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
         await ended.wait()
@@ -191,6 +195,26 @@ class Server:
         self._feeding = Feeding(told, required, self._engine, self._driver, self._status, self._log)
         self._feeding.start()
 
+    def _start_counting(self) -> None:
+        """Count what is owed now and then, in a process of its own."""
+        interval_s = self._config.shell.backlog_interval_s
+        if not interval_s:
+            return
+        counting = CountThread(
+            self._opened.store.path,
+            interval_s,
+            self._log,
+            is_low=self._status.is_disk_low,
+            found=self._note_counted,
+        )
+        self._opened.stack.callback(counting.close)
+        counting.start()
+
+    def _note_counted(self, counted: Counted) -> None:
+        """Take what was counted, on a thread of its own."""
+        self._status.backlog = counted.figures()
+        self._owed.found(counted)
+
     def _open_control(self) -> None:
         """Open the control socket, if the file system allows one."""
         try:
@@ -213,6 +237,8 @@ class Server:
             return self._clients.answer(request)
         if request.get("do") in restart.REQUESTS:
             return self._restart.answer(request)
+        if request.get("do") in owing.REQUESTS:
+            return self._owed.answer(request)
         return self._make_checkpoint(request)
 
     def _make_checkpoint(self, request: Request) -> Request:
