@@ -6,6 +6,7 @@ Must stay quick to import, as `broker.cli.main` must.
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -22,6 +23,8 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
 LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
+UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MS_MAX: Final = 1 << 52  # of an age
 PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
 
 
@@ -147,6 +150,15 @@ def whole_number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 19:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
     return int(text)
+
+
+def age(text: str) -> int:
+    """Return a time with a unit, ms."""
+    found = re.fullmatch(r"([0-9]{1,12})([smhd])", text)
+    ms = int(found[1]) * UNITS_MS[found[2]] if found else 0
+    if not 0 < ms <= MS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 90d, 12h, 30m or 45s")
+    return ms
 
 
 def limit(text: str) -> int:

@@ -45,6 +45,7 @@ class Shell:
         self.metrics_enabled: bool = True
         self.metrics_host: str = "127.0.0.1"
         self.metrics_port: int = 18083
+        self.backlog_interval_s: int = 60  # between two counts of what is owed, 0 = never
         self.password_file: str | None = None
         self.acl_file: str | None = None
         # None = anonymous clients are accepted if there is no password file.

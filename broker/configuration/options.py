@@ -211,6 +211,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("metrics", "host", "shell", "metrics_host", Text(), "address of the metrics server"),
     Option("metrics", "port", "shell", "metrics_port", Integer(0, 65_535),
            "port of the metrics server, 0 = any free one"),
+    Option("metrics", "backlog_interval", "shell", "backlog_interval_s", Duration(_S),
+           "how often what is owed is counted in the background, 0 = never; less often if that "
+           "takes more than a fiftieth of a core"),
     Option("auth", "password_file", "shell", "password_file", Text(empty_is_none=True),
            "file of `holdfast passwd` or mosquitto_passwd; empty = no passwords"),
     Option("auth", "acl_file", "shell", "acl_file", Text(empty_is_none=True),

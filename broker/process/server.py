@@ -25,14 +25,9 @@ from broker.network.listeners import ListenError
 from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
+from broker.operations.owing.count_thread import Counted, CountThread
 from broker.process import feeding
-from broker.process.desks import bans, clients, configuration, publishing, restart, tracing
-from broker.process.desks.bans import BanDesk
-from broker.process.desks.clients import ClientDesk
-from broker.process.desks.configuration import ConfigurationDesk
-from broker.process.desks.publishing import PublishDesk
-from broker.process.desks.restart import RestartDesk
-from broker.process.desks.tracing import TraceDesk
+from broker.process.desks.reception import Reception
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
@@ -114,16 +109,9 @@ class Server:
         opened.driver = self._driver
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
-        self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
-        self._bans: Final = BanDesk(opened.engine, self._driver, opened.log)
-        self._publishing: Final = PublishDesk(opened.engine, self._driver, opened.log)
-        self._tracing: Final = TraceDesk(opened.engine, self._driver, opened.log)
-        opened.taps = self._tracing.taps
         self._reload: Final = Reload(opened, self._driver, read_config)
-        self._configuration: Final = ConfigurationDesk(
-            opened.config, self._driver, opened.log, self._reload.run
-        )
-        self._restart: Final = RestartDesk(opened.engine, self._driver, opened.status)
+        self._reception: Final = Reception(opened, self._driver, self._reload)
+        self._reception.open(feeding.REQUESTS, lambda asked: feeding.answer(self._feeding, asked))
 
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
@@ -153,6 +141,7 @@ class Server:
             driver.stop()
             raise StartError(str(problem)) from None
         self._start_feeding()
+        self._start_counting()
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
         await ended.wait()
@@ -202,6 +191,26 @@ class Server:
         self._feeding = Feeding(told, required, self._engine, self._driver, self._status, self._log)
         self._feeding.start()
 
+    def _start_counting(self) -> None:
+        """Count what is owed now and then, in a process of its own."""
+        interval_s = self._config.shell.backlog_interval_s
+        if not interval_s:
+            return
+        counting = CountThread(
+            self._opened.store.path,
+            interval_s,
+            self._log,
+            is_low=self._status.is_disk_low,
+            found=self._note_counted,
+        )
+        self._opened.stack.callback(counting.close)
+        counting.start()
+
+    def _note_counted(self, counted: Counted) -> None:
+        """Take what was counted, on a thread of its own."""
+        self._status.backlog = counted.figures()
+        self._reception.owed.found(counted)
+
     def _open_control(self) -> None:
         """Open the control socket, if the file system allows one."""
         try:
@@ -218,21 +227,8 @@ class Server:
 
     def _answer(self, request: Request) -> Answer:
         """Answer a request to the control socket."""
-        if request.get("do") in feeding.REQUESTS:
-            return feeding.answer(self._feeding, request)
-        if request.get("do") in clients.REQUESTS:
-            return self._clients.answer(request)
-        if request.get("do") in bans.REQUESTS:
-            return self._bans.answer(request)
-        if request.get("do") in publishing.REQUESTS:
-            return self._publishing.answer(request)
-        if request.get("do") in tracing.REQUESTS:
-            return self._tracing.answer(request)
-        if request.get("do") in configuration.REQUESTS:
-            return self._configuration.answer(request)
-        if request.get("do") in restart.REQUESTS:
-            return self._restart.answer(request)
-        return self._make_checkpoint(request)
+        desk = self._reception.desk_of(request)
+        return self._make_checkpoint(request) if desk is None else desk(request)
 
     def _make_checkpoint(self, request: Request) -> Request:
         """Copy the database between two ticks; record and log it."""

@@ -9,8 +9,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
-from broker.cli.administration.deletion import age
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, limit, print_lines
+from broker.cli.command import (
+    EXIT_OK,
+    Commands,
+    add_config_flags,
+    age,
+    client_id,
+    limit,
+    print_lines,
+)
 
 if TYPE_CHECKING:
     from broker.operations.control_socket import Request

@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
-from broker.cli.administration.deletion import age
 from broker.cli.command import (
     EXIT_OK,
     CommandError,
     add_config_flags,
+    age,
     client_id,
     open_inventory,
     print_lines,

@@ -14,6 +14,9 @@ def add(commands: Commands) -> None:
     group = commands.add_parser("group", help="look at shared subscriptions, purge one")
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored group with what waits for it")
+    listing.add_argument(
+        "--bytes", action="store_true", help="count bytes: reads every message that is owed"
+    )
     show = actions.add_parser("show", help="print one group with its members")
     show.add_argument("share_name", type=share_name, metavar="NAME")
     show.add_argument("topic_filter", type=topic_filter, metavar="FILTER")
@@ -30,7 +33,7 @@ def run_list(options: argparse.Namespace) -> int:
     from broker.operations.looking.shared_groups import SharedGroups
 
     with look(options) as (store, time, problems):
-        groups = SharedGroups(store, problems).all(time.now_ms)
+        groups = SharedGroups(store, problems, with_bytes=options.bytes).all(time.now_ms)
         if options.output == "json":
             return print_found(groups_report.as_json(groups), problems)
         return print_found(groups_report.as_table(groups), problems)
@@ -43,7 +46,7 @@ def run_show(options: argparse.Namespace) -> int:
 
     name = options.share_name, options.topic_filter
     with look(options) as (store, time, problems):
-        groups = SharedGroups(store, problems, members_max=PAGE_MEMBERS_MAX)
+        groups = SharedGroups(store, problems, members_max=PAGE_MEMBERS_MAX, with_bytes=True)
         group = groups.find(*name, time.now_ms)
         if group is None and problems.count:
             return print_found((), problems)

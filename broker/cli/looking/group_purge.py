@@ -7,8 +7,14 @@ import argparse
 
 from broker.cli.administration import purge
 from broker.cli.administration.asking import add_confirmation, confirm
-from broker.cli.administration.deletion import age
-from broker.cli.command import EXIT_OK, CommandError, add_config_flags, share_name, topic_filter
+from broker.cli.command import (
+    EXIT_OK,
+    CommandError,
+    add_config_flags,
+    age,
+    share_name,
+    topic_filter,
+)
 from broker.cli.looking.opening import look, print_found
 
 
@@ -52,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace, name: str) -> int:
     """Print how much waits, before age and topic are asked."""
-    from broker.operations.looking.shared_groups import WAITING_MAX, SharedGroups
+    from broker.operations.looking.shared_groups import SharedGroups
 
     with look(options) as (store, time, problems):
         groups = SharedGroups(store, problems)
@@ -62,7 +68,5 @@ def _show(options: argparse.Namespace, name: str) -> int:
         if group is None:
             raise CommandError(f"no shared group {name!r} is stored")
         waiting = "what waits is unknown" if group.waiting is None else f"{group.waiting} wait"
-        if group.waiting is not None and group.waiting >= WAITING_MAX:
-            waiting = f"at least {WAITING_MAX} wait"
         line = f"{name!r}: {waiting}, {group.owed} came back, {group.in_flight} in flight stay"
         return print_found([line], problems)

@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
 
 
 def _seconds(text: str) -> int:
-    from broker.cli.administration.deletion import age
+    from broker.cli.command import age
 
     return max(1, age(text) // 1000)
 

@@ -7,8 +7,7 @@ import argparse
 from typing import Final
 
 from broker.cli.administration.asking import ask_broker
-from broker.cli.administration.deletion import age
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, print_lines
+from broker.cli.command import EXIT_OK, Commands, add_config_flags, age, print_lines
 
 LEVELS: Final = ("debug", "info", "warning", "error")  # of `broker.observe.structured_log`
 

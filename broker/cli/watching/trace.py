@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.cli.administration.asking import ask_broker
-from broker.cli.administration.deletion import age
 from broker.cli.command import (
     EXIT_OK,
     CommandError,
     Commands,
     add_config_flags,
+    age,
     client_id,
     print_lines,
+    topic_filter,
     whole_number,
 )
-from broker.cli.looking.opening import topic_filter
 
 READ_S: Final = 0.2  # between two readings
 FOR_MS: Final = 10 * 60_000
