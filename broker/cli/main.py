@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
-from broker.cli.administration import clients, publishing, restart, storage
+from broker.cli.administration import clients, publishing, restart
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
-from broker.cli.looking import group, retained, topic, why
+from broker.cli.looking import group, retained, storage, topic, why
 from broker.cli.watching import log, trace
 from broker.version import VERSION
 

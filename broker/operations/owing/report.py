@@ -1,6 +1,6 @@
 """What a census has found as fields and as text: what is owed, and who needs which generation.
 
-The broker hands the fields to whoever asks at its control socket; `broker.cli.administration.pins`
+The broker hands the fields to whoever asks at its control socket; `broker.cli.looking.pins`
 prints them. Read next: `broker.operations.owing.census`.
 """
 

@@ -8,7 +8,6 @@ import json
 import time
 from typing import Final
 
-from broker.cli.administration import pins
 from broker.cli.administration.asking import ask_broker
 from broker.cli.command import (
     EXIT_OK,
@@ -18,6 +17,7 @@ from broker.cli.command import (
     add_config_flags,
     print_lines,
 )
+from broker.cli.looking import pins
 
 WAIT_S: Final = 10.0  # a closed generation that nobody needs is found within a few seconds
 LOOK_S: Final = 0.2
