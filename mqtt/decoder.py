@@ -166,6 +166,10 @@ class Decoder:
         """Return the bytes kept in memory: an incomplete packet, and what is not decoded yet."""
         return len(self._pending) + len(self._rest) - self._rest_at
 
+    def pending_bytes(self) -> bytes:
+        """Return the bytes that no packet was decoded from yet, for who watches the stream."""
+        return self._rest[self._rest_at :] + bytes(self._pending)
+
     @property
     def cut_size(self) -> int:
         """Return the bytes that are not decoded because of a limit."""

@@ -178,6 +178,14 @@ def publish_properties(
     return block + forward
 
 
+def message_properties(content_type: str | None, user_properties: UserProperties) -> bytes:
+    """Encode properties that a publisher gives receivers, as `Publish.properties` has them.
+
+    Raises ValueError for a text that is too long or that MQTT does not allow.
+    """
+    return _string(props.CONTENT_TYPE, content_type) + _user(user_properties)
+
+
 def encode(packet: Packet, version: int) -> bytes:
     """Encode any packet for `version` 3 (MQTT 3.1), 4 (3.1.1) or 5.
 

@@ -1,4 +1,4 @@
-"""What an operator asks of a client or its session: end its connection, end it, drop what waits.
+"""What an operator asks of clients and sessions: end or ban them, drop what waits, publish.
 
 All are events like any other: what they change is in the batch of the tick, and the history says
 who asked. Must never set the clock: `session.engine` does that before it calls. Read next:
@@ -11,11 +11,17 @@ from typing import Final
 
 from mqtt import reasons
 from session.assembly import Assembly
+from session.errands.banned import BannedClients
+from session.errands.clearing import Clearing, RetainedClearing
+from session.errands.group_purging import GroupPurge, GroupPurging
+from session.errands.publishing import NO_EXPIRY, OperatorPublishing, Published
 from session.history.session_events import ENDED_BY_OPERATOR
 from session.live.connection import CLOSING, Connection
 from session.live.connection_states import SENT_AWAY
 from session.purging import PURGES_MAX, Purge, Purging
+from session.scheduling.bans import Ban, Bans
 from storage.errors import Recoverable
+from storage.tables.ban_rows import CLIENT_ID
 from storage.tables.tables import SESSIONS
 
 
@@ -24,7 +30,11 @@ class Administration:
 
     def __init__(self, assembly: Assembly) -> None:
         self._assembly: Final = assembly
-        self.purging: Final = Purging(assembly)
+        self._purging: Final = Purging(assembly)
+        self._banned: Final = BannedClients(assembly)
+        self._publishing: Final = OperatorPublishing(assembly)
+        self._clearing: Final = RetainedClearing(assembly)
+        self._group_purging: Final = GroupPurging(assembly)
 
     def connections(self) -> dict[str, Connection]:
         """Return the connection of each client that is connected, by client id; only to read."""
@@ -65,6 +75,73 @@ class Administration:
         assembly.core.counters.sessions_terminated += 1
         return True
 
+    # Bans
+
+    @property
+    def bans(self) -> Bans:
+        """Return the bans; only to read."""
+        return self._assembly.bans
+
+    def ban(self, kind: bytes, value: str, for_ms: int, by: str, reason: str = "") -> Ban:
+        """Ban a client identifier, a user or an address for a time; it holds at once.
+
+        Whoever it is against gets 0x8A in CONNACK, v3.1.1 clients 0x05. The connections of these
+        end soon, with their wills; their sessions stay. Raises `Recoverable` if the store refuses
+        writes just now, or there are too many bans.
+        """
+        assembly = self._assembly
+        self._settle()
+        ban = assembly.bans.add(kind, value, for_ms, by, reason)
+        if kind != CLIENT_ID:
+            self._banned.begin()
+        elif value in assembly.sessions.live:
+            self._banned.look_at(assembly.sessions.live[value])
+        return ban
+
+    def unban(self, kind: bytes, value: str, by: str, reason: str = "") -> bool:
+        """Remove a ban; return False if there is none. Raises `Recoverable` as `ban` does."""
+        self._settle()
+        return self._assembly.bans.remove(kind, value, _asker(by, reason))
+
+    # Messages
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        by: str,
+        reason: str = "",
+        *,
+        retain: bool = False,
+        properties: bytes = b"",
+        expiry_s: int = NO_EXPIRY,
+    ) -> Published:
+        """Publish on a valid topic as a client does, but without asking the rules.
+
+        What matches is counted before; what is refused changes nothing. `properties` are raw, to be
+        passed on.
+        """
+        return self._publishing.publish(
+            topic,
+            payload,
+            qos,
+            retain=retain,
+            properties=properties,
+            expiry_s=expiry_s,
+            asker=_asker(by, reason),
+        )
+
+    def clear_retained(self, topic_filter: str, by: str, reason: str = "") -> Clearing:
+        """Begin to delete the retained messages that a valid topic filter matches.
+
+        Those that are set later are kept. It is done in slices; what is deleted so far is durable
+        with the commit of `settled_by`. Raises `Recoverable` if too many deletions wait.
+        """
+        return self._clearing.begin(topic_filter, _asker(by, reason))
+
+    # Queues
+
     def purge(
         self, client_id: str, by: str, reason: str = "", *, older_ms: int = 0
     ) -> Purge | None:
@@ -82,10 +159,32 @@ class Administration:
             return None
         session = assembly.sessions.decode(client_id, value)
         assembly.sessions.load_rest(session)
-        purge = self.purging.begin(session, value, _asker(by, reason), older_ms)
+        purge = self._purging.begin(session, value, _asker(by, reason), older_ms)
         if purge is None:
             raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
         return purge
+
+    def purge_group(
+        self,
+        share_name: str,
+        topic_filter: str,
+        by: str,
+        reason: str = "",
+        *,
+        older_ms: int = 0,
+        topic: str | None = None,
+    ) -> GroupPurge | None:
+        """Begin to drop what waits for a shared subscription; None if there is no such one.
+
+        Its members may be connected. Messages younger than `older_ms` are kept, those that the
+        valid topic filter `topic` does not match, and what is in flight. It is done in slices; what
+        is dropped so far is durable with the commit of `settled_by`. Raises `Recoverable` if the
+        store refuses writes just now, or too many purges wait.
+        """
+        self._settle()
+        return self._group_purging.begin(
+            (share_name, topic_filter), _asker(by, reason), older_ms, topic
+        )
 
     def reclaim(self) -> None:
         """Close the open generation of the log, unless it is empty.
@@ -95,6 +194,31 @@ class Administration:
         assembly = self._assembly
         if assembly.database.log.newest_size_bytes:
             assembly.collection.rotate(assembly.core.tick.now)
+
+    # Slices
+
+    def next_deadline(self) -> int:
+        """Return when `run` has something to do, broker ms."""
+        return min(
+            self._purging.next_deadline(),
+            self._banned.next_deadline(),
+            self._clearing.next_deadline(),
+            self._group_purging.next_deadline(),
+        )
+
+    def run(self) -> None:
+        """Do a slice of what was asked for."""
+        self._banned.run()
+        self._purging.run()
+        self._clearing.run()
+        self._group_purging.run()
+
+    def stop(self) -> None:
+        """End what was asked for where it is: the broker ends."""
+        self._banned.stop()
+        self._purging.stop()
+        self._clearing.stop()
+        self._group_purging.stop()
 
     def _settle(self) -> None:
         """Write the open batch: the store then has all rows of every session that is away."""

@@ -37,6 +37,7 @@ from session.routing.holders import Holders
 from session.routing.retained import Retained
 from session.routing.router import Router
 from session.scheduling.admission import Admission
+from session.scheduling.bans import Bans
 from session.scheduling.keep_alive import KeepAlive
 from session.scheduling.read_pauses import ReadPauses
 from session.scheduling.work_budget import WorkBudget
@@ -68,6 +69,7 @@ class Assembly:
         )
         self.quota: Final = Quota(core, database)
         history = self.history = History(tick, log, settings, live, self.feed)
+        self.bans: Final = Bans(core, database, history)
         self.outlet: Final = FeedOutlet(
             core, database, self.feed, self.quota.extents, history.backends
         )
@@ -131,6 +133,7 @@ class Assembly:
             self.publishing,
             wills,
             self.disconnects,
+            self.bans,
             self.silence.watch,
         )
         subscriptions = SubscribeHandler(
@@ -181,4 +184,5 @@ class Assembly:
             census,
             self.outlet,
             self.backfill,
+            self.bans,
         )

@@ -36,6 +36,7 @@ DAMAGED_KINDS: Final = (
     "holder",
     "feed",
     "fetch",
+    "ban",
 )
 CONNECT_RESULTS: Final = (
     "accepted",
@@ -44,6 +45,7 @@ CONNECT_RESULTS: Final = (
     "client_id_not_valid",
     "bad_credentials",
     "not_authorized",
+    "banned",
     "quota_exceeded",
     "rate_exceeded",
     "redirected",

@@ -57,6 +57,7 @@ from session.live.connection_states import (
 )
 from session.live.core import Core
 from session.live.damage import TellDamage
+from session.live.losses import TellLoss
 from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
 from session.packets.proxy import ProxyHandler
@@ -534,7 +535,7 @@ class Engine:
             times.append(self._health.retry_ms)  # nothing else runs until the store takes writes
             return min(times)
         times.append(self._housekeeping.next_deadline())
-        times.append(self._administration.purging.next_deadline())
+        times.append(self._administration.next_deadline())
         told_by = self._recorder.next_deadline()
         if told_by is not None:
             times.append(told_by)
@@ -561,7 +562,7 @@ class Engine:
             if self._sessions.live:
                 self._beat(now)
         self._housekeeping.run(now)
-        self._administration.purging.run()
+        self._administration.run()
 
     def _beat(self, now: int) -> None:
         """Add the heartbeat row to the batch: the time of disconnection after a crash."""
@@ -634,6 +635,10 @@ class Engine:
         self._publishing.settings_changed()
         self.outbox.detail_changed()
 
+    def watch_losses(self, tell: TellLoss | None) -> None:
+        """From now on tell of each message that a session does not get; None = tell nobody."""
+        self._core.losses.tell = tell
+
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password was changed.
 
@@ -665,7 +670,7 @@ class Engine:
         Wills are published or wait in the store.
         """
         self._tick.now = now
-        self._administration.purging.stop()
+        self._administration.stop()
         self._maintenance.drain()
 
     def finish(self, now: int) -> None:

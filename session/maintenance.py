@@ -113,4 +113,5 @@ class Maintenance:
         yield from assembly.delivery.inbox.invariants()
         yield from assembly.delivery.requests.invariants()
         yield from assembly.delivery.proxies.invariants()
+        yield from assembly.bans.invariants()
         yield from assembly.core.gate.invariants()

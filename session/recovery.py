@@ -85,6 +85,7 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
     assembly.history.publishes.begin(database.log.end)
     assembly.history.sessions.booted(store)
     database.due.open()
+    assembly.bans.open()
     assembly.sessions.open()
     assembly.delivery.groups.open()
     _drop_deserted_groups(assembly)

@@ -6,6 +6,7 @@ Must stay quick to import, as `broker.cli.main` must.
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -22,6 +23,8 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
 LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
+UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MS_MAX: Final = 1 << 52  # of an age
 PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
 
 
@@ -111,11 +114,51 @@ def client_id(text: str) -> str:
     return text
 
 
+def topic_name(text: str) -> str:
+    """Return an argument that is a topic name."""
+    from mqtt.topics import topic_problem
+
+    problem = topic_problem(text)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def topic_filter(text: str) -> str:
+    """Return an argument that is a topic filter, not a shared one."""
+    from mqtt.topics import SHARE_PREFIX, filter_problem
+
+    problem = filter_problem(text)
+    if problem is None and text.startswith(SHARE_PREFIX):
+        problem = f"topic filter {text!r}: expected one that is not shared"
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def share_name(text: str) -> str:
+    """Return an argument that is the name of a shared subscription."""
+    from mqtt.topics import SHARE_PREFIX, filter_problem
+
+    if "/" in text or filter_problem(f"{SHARE_PREFIX}{text}/#") is not None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a name without '/' and wildcards")
+    return text
+
+
 def whole_number(text: str) -> int:
     """Return an argument that is a whole number of at most 19 digits."""
     if not text.isascii() or not text.isdecimal() or len(text) > 19:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
     return int(text)
+
+
+def age(text: str) -> int:
+    """Return a time with a unit, ms."""
+    found = re.fullmatch(r"([0-9]{1,12})([smhd])", text)
+    ms = int(found[1]) * UNITS_MS[found[2]] if found else 0
+    if not 0 < ms <= MS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 90d, 12h, 30m or 45s")
+    return ms
 
 
 def limit(text: str) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from broker.cli.administration import backup
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -36,6 +37,7 @@ def add(commands: Commands) -> None:
     repair.add_argument("source", metavar="SRC", help="the data directory; it is only read")
     repair.add_argument("new", metavar="NEW", help="a new directory, to start a broker on")
     repair.set_defaults(run=run_db_repair)
+    backup.add(actions)
     for parser in (check, repair):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
 from broker.cli.admin import serving, tokens, users
-from broker.cli.administration import clients, restart, storage
+from broker.cli.administration import clients, publishing, restart
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
-from broker.cli.looking import group, retained, topic, why
+from broker.cli.looking import group, retained, storage, topic, why
+from broker.cli.watching import completion, log, top, trace
 from broker.version import VERSION
 
 
@@ -61,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     topic.add(commands)
     group.add(commands)
     retained.add(commands)
+    publishing.add(commands)
     history.add(commands)
     backend.add(commands)
     storage.add(commands)
@@ -71,6 +73,10 @@ def build_parser() -> argparse.ArgumentParser:
     users.add(commands)
     restart.add(commands)
     why.add(commands)
+    top.add(commands)
+    trace.add(commands)
+    log.add(commands)
+    completion.add(commands, build_parser)
     _add_suites(commands)
     return parser
 

@@ -49,6 +49,7 @@ class Shell:
         self.admin_listen: str | None = None
         self.admin_tls_certificate: str | None = None
         self.admin_tls_key: str | None = None  # None = in the certificate's file
+        self.backlog_interval_s: int = 60  # between two counts of what is owed, 0 = never
         self.password_file: str | None = None
         self.acl_file: str | None = None
         # None = anonymous clients are accepted if there is no password file.

@@ -212,6 +212,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("metrics", "host", "shell", "metrics_host", Text(), "address of the metrics server"),
     Option("metrics", "port", "shell", "metrics_port", Integer(0, 65_535),
            "port of the metrics server, 0 = any free one"),
+    Option("metrics", "backlog_interval", "shell", "backlog_interval_s", Duration(_S),
+           "how often what is owed is counted in the background, 0 = never; less often if that "
+           "takes more than a fiftieth of a core"),
     Option("admin", "listen", "shell", "admin_listen", Address(empty_is_none=True),
            "host:port of the HTTP API and the dashboard (extra `admin`); empty = off"),
     Option("admin", "tls_certificate", "shell", "admin_tls_certificate", Text(empty_is_none=True),

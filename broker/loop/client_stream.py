@@ -7,9 +7,10 @@ here, and ends this connection only. Read next: `broker.loop.driver`.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, cast
 
-from broker.loop.driver import Driver
+from broker.loop.driver import Driver, Tap
 from mqtt.packets import PUBLISH
 from session.live.connection import ACTIVE, Connection
 from storage.errors import StorageError
@@ -40,6 +41,7 @@ class ClientStream:
         "_transport",
         "_waited_ms",
         "remote",
+        "tap",
     )
 
     def __init__(
@@ -66,6 +68,12 @@ class ClientStream:
         self._is_paused: bool = False
         self._sent_ms: int = 0  # broker time of our last packet to the client
         self.remote: str = remote
+        self.tap: Tap | None = None  # set while a trace is on
+
+    @property
+    def connection(self) -> Connection | None:
+        """The engine's connection; None before its start and after its end."""
+        return self._connection
 
     @property
     def is_accepted(self) -> bool:
@@ -96,6 +104,8 @@ class ClientStream:
                 identity=self._identity,
                 waited_ms=self._waited_ms,
             )
+            if driver.new_tap is not None:
+                self.tap = driver.new_tap(self._connection)
         except Exception as error:  # shell boundary
             self._boundary(error)
 
@@ -108,6 +118,8 @@ class ClientStream:
             return  # after our last byte: read only so that the kernel sends no reset
         if not driver.is_due:
             driver.wake()
+        if self.tap is not None:
+            self._show(self.tap.received, data)
         received = driver.engine.counters.packets_received
         published = received[PUBLISH]
         try:
@@ -138,6 +150,8 @@ class ClientStream:
             driver.engine.transport_lost(connection, driver.now)
         except Exception as error:  # shell boundary
             self._boundary(error)
+        if self.tap is not None:
+            self._show(self.tap.closed, "connection closed")
 
     def pause_writing(self) -> None:
         """Tell the engine that the write buffer is above its high-water mark."""
@@ -163,6 +177,8 @@ class ClientStream:
         if self._transport is not None and not self._is_closing:
             self._sent_ms = self._driver.now
             self._transport.write(data)
+            if self.tap is not None:
+                self._show(self.tap.sent, data)
 
     def close(self) -> None:
         """Close after everything is sent and the peer has had time to read it."""
@@ -188,6 +204,8 @@ class ClientStream:
         transport = self._transport
         if transport is not None and not self._is_paused and not transport.is_closing():
             self._is_paused = True
+            if self.tap is not None:
+                self._show(self.tap.said, "is not read from")
             transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -195,7 +213,17 @@ class ClientStream:
         transport = self._transport
         if transport is not None and self._is_paused and not transport.is_closing():
             self._is_paused = False
+            if self.tap is not None:
+                self._show(self.tap.said, "is read from again")
             transport.resume_reading()
+
+    def _show(self, tell: Callable[..., None], what: object) -> None:
+        """Tell the tap; a bug there ends the trace of this connection, and nothing else."""
+        try:
+            tell(what)
+        except Exception as error:  # shell boundary
+            self.tap = None
+            self._driver.count_bug("trace", error, remote=self.remote)
 
     def _boundary(self, error: Exception) -> None:
         """After a bug end this connection, after a failure of the store the process."""

@@ -23,6 +23,7 @@ from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Snapshot
 from broker.observe.structured_log import Log
 from session.engine import Engine
+from session.live.connection import Connection
 from storage.errors import Recoverable, StorageError, WriteStalled
 from storage.local.committer import FSYNC, Committer
 from storage.local.rocks import RocksStore
@@ -43,6 +44,26 @@ class Stream(Protocol):
 
     def abort(self) -> None:
         """Drop the connection with whatever was still to be written."""
+        ...
+
+
+class Tap(Protocol):
+    """Who watches one stream, for a trace; it must change nothing."""
+
+    def received(self, data: bytes) -> None:
+        """Take what the client has sent, before the engine does."""
+        ...
+
+    def sent(self, data: bytes) -> None:
+        """Take what is written to the client."""
+        ...
+
+    def said(self, what: str) -> None:
+        """Take what happens besides."""
+        ...
+
+    def closed(self, what: str) -> None:
+        """Take the last thing that happens: the stream is gone."""
         ...
 
 
@@ -80,6 +101,8 @@ class Driver:
         self.sockets = open_poller(loop)  # None in the pure build
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
         self.backends: Callable[[], list[BackendFigures]] = _no_backends  # of external stores
+        # Makes the tap of a new connection while a trace is on (`broker.operations.tracing`).
+        self.new_tap: Callable[[Connection], Tap | None] | None = None
         self.commits_durable: Callable[[], None] = _nobody_waits  # called after each commit
         # What waits until a commit is durable: (its serial, what to call then), oldest first.
         self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()

@@ -75,8 +75,12 @@ class Listeners:
         for listener in self._listeners:
             listener.close()
 
-    def reload(self) -> None:
-        """Read certificates again; log bad ones and keep those in use."""
+    def reload(self) -> tuple[list[str], list[str]]:
+        """Read certificates again; log bad ones and keep those in use.
+
+        Returns the listeners whose certificates were read, and what is wrong with others.
+        """
+        read, wrong = [], []
         for listener in self._listeners:
             if not listener.endpoint.has_tls:
                 continue
@@ -84,9 +88,12 @@ class Listeners:
             try:
                 listener.reload()
             except tls.TlsError as problem:
-                self._log.error("reload_failed", f"{problem}; keeping the certificate in use")
+                wrong.append(f"{problem}; keeping the certificate in use")
+                self._log.error("reload_failed", wrong[-1])
             else:
+                read.append(section)
                 self._log.info("reload", "certificate read again", listener=section)
+        return read, wrong
 
     def expiries(self) -> dict[str, int]:
         """Return when the certificates in use expire, in seconds since 1970, by listener."""

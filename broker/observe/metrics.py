@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from broker import build
 from broker.observe.backend_figures import BackendFigures
+from broker.observe.backlog_figures import BacklogFigures
 from broker.version import VERSION
 from session.counters import Counters, LogBuckets
 from storage.history.events import LEVELS
@@ -181,11 +182,18 @@ class Status:
         self.disk: Measured | None = None
         # When the certificates that are served expire, in seconds since 1970, by listener.
         self.certificates: Mapping[str, int] = {}
+        # What is owed, as it was counted last; None = it was not counted yet.
+        self.backlog: BacklogFigures | None = None
 
     def is_ready(self) -> bool:
         """Return whether clients are served, and every required store can be reached."""
         is_serving = self.phase == "ready" and not self.is_stalled()
         return is_serving and not any(self.backends_down.values())
+
+    def is_disk_low(self) -> bool:
+        """Return whether new durable state is refused, because too little of the disk is free."""
+        disk = self.disk
+        return disk is not None and disk.free_bytes < disk.low_water_bytes
 
     def lines(self) -> list[str]:
         """Return the state in words, and each store that cannot be reached."""
@@ -368,7 +376,7 @@ class BrokerCollector(Collector):
         yield _counter("generations_dropped", "Generations dropped", counters.generations_dropped)
 
     def _surroundings(self) -> Iterable[Metric]:
-        """Return what runs out: the disk, and certificates."""
+        """Return what runs out, the disk and certificates, and what is owed."""
         disk = self._status.disk
         if disk is not None:
             yield _gauge(
@@ -389,6 +397,9 @@ class BrokerCollector(Collector):
             for listener, moment in self._status.certificates.items():
                 family.add_metric([listener], moment)
             yield family
+        backlog = self._status.backlog
+        if backlog is not None:
+            yield from backlog.metrics(PREFIX, time.monotonic())
 
 
 def _gauges(snapshot: Snapshot) -> Iterable[Metric]:

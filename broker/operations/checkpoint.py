@@ -65,10 +65,19 @@ def make(data_dir: str, directory: str) -> str:
 def read_whole(directory: str) -> int:
     """Read every row of a finished copy, with its checksums; return how many there are.
 
+    Raises `CheckpointError` as `count_rows` does.
+    """
+    return sum(count_rows(directory).values())
+
+
+def count_rows(directory: str) -> dict[str, int]:
+    """Read every row of a finished copy, with its checksums; return their number by family.
+
     Copying reads nothing: the copy is of hard links, so damage in the database is in it, too.
     Raises `CheckpointError` with every family that cannot be read whole; the copy stays as it is.
     """
-    rows, damaged = 0, []
+    rows: dict[str, int] = {}
+    damaged: list[str] = []
     try:
         store = RocksStore(Path(directory) / DATABASE, read_only=True)
     except StorageError as problem:
@@ -78,7 +87,7 @@ def read_whole(directory: str) -> int:
     try:
         for family in store.families():
             try:
-                rows += sum(1 for _ in scan_all(store, family, b"", None))
+                rows[family] = sum(1 for _ in scan_all(store, family, b"", None))
             except StorageError as problem:
                 damaged.append(f"family {family}: {problem}")
     finally:

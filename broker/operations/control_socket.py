@@ -157,13 +157,18 @@ def ask(data_dir: str | Path, request: Request, *, answer_s: float = ANSWER_S) -
     Raises `ControlError`, also for an answer that is an error: `Absent` where what it names is not
     there, `Unanswered` where there is no answer.
     """
+    line = json.dumps(request).encode() + b"\n"
+    if len(line) > REQUEST_BYTES_MAX:
+        raise ControlError(
+            f"a request of {len(line)} bytes: expected {REQUEST_BYTES_MAX} bytes at most"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(answer_s)
         try:
             with _short(data_dir) as path:
                 client.connect(path)
             with contextlib.suppress(BrokenPipeError):  # refused unread: the answer says why
-                client.sendall(json.dumps(request).encode() + b"\n")
+                client.sendall(line)
             answer = json.loads(_line(client, ANSWER_BYTES_MAX))
         except TimeoutError:
             raise Unanswered(f"the broker gave no answer in {answer_s:g} s") from None

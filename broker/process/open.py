@@ -24,6 +24,7 @@ from broker.network.listeners import ListenError, Listeners, bind_problem
 from broker.observe.denials import NAME_CHARACTERS_MAX, Denials
 from broker.observe.metrics import MetricsServer, Snapshot, Status
 from broker.observe.structured_log import Log, Value
+from broker.operations.tracing.taps import Taps
 from broker.process.clock import RunningClock
 from broker.process.preflight import admin_problem
 from broker.process.systemd import notify
@@ -76,6 +77,7 @@ class OpenBroker:
         self.status: Final = Status()
         self.status.durability = shell.durability
         self.denials: Final = Denials(log)
+        self.taps: Taps | None = None  # of traces; set with the driver
         self.driver: Driver | None = None  # set as soon as the event loop runs
         if missing := admin_problem(config):
             raise StartError(missing)
@@ -201,7 +203,7 @@ class OpenBroker:
             counters=self.counters,
             heartbeat=self.clock.heartbeat,
             observe=self._observe,
-            denied=self.denials.note,
+            denied=self._deny,
             damaged=self._tell_damage,
             new_instance=_new_instance,
         )
@@ -249,8 +251,16 @@ class OpenBroker:
             detail=detail[:NAME_CHARACTERS_MAX],
         )
 
+    def _deny(self, action: str, client_id: str, identity: str, topic: str) -> None:
+        """Log what the rules deny a client, and tell the traces."""
+        self.denials.note(action, client_id, identity, topic)
+        if self.taps is not None and self.taps.traces:
+            self.taps.denied(action, client_id, topic)
+
     def _observe(self, event: str, connection: Connection, detail: str) -> None:
         """Log what happens to a client; the log limits how many lines it writes of one event."""
+        if self.taps is not None and self.taps.traces:
+            self.taps.observed(event, connection, detail)
         name = f"client_{event}"
         if self.log.suppresses(name):
             return

@@ -34,13 +34,13 @@ class HangUps:
     def __init__(self) -> None:
         """Take the signal from now on; by default it would end the process."""
         self._came = False
-        self._act: Callable[[], None] | None = None
+        self._act: Callable[[], object] | None = None
         signal.signal(signal.SIGHUP, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
 
-    def start(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
         """From now on call `act` for each signal, or for several, also if one came before."""
         self._act = act
         loop.add_signal_handler(signal.SIGHUP, self.look)  # so that the signal wakes the loop
@@ -55,6 +55,15 @@ class HangUps:
             self._act()
 
 
+class Outcome:
+    """What a reload has done."""
+
+    def __init__(self) -> None:
+        self.changed: list[str] = []  # what is in force now: keys with values, files
+        self.needs_restart: list[str] = []  # a line for each key that changes with a restart only
+        self.problems: list[str] = []  # what could not be used, and what stays instead
+
+
 class Reload:
     """Reads again what may change while the broker runs."""
 
@@ -64,32 +73,40 @@ class Reload:
         self._driver: Final = driver
         self._read: Final = read
 
-    def run(self) -> None:
+    def run(self) -> Outcome:
         """Read everything again; log what has changed and what could not be used."""
-        opened = self._opened
+        opened, outcome = self._opened, Outcome()
         if opened.access.has_files:
-            access_files.reload_files(opened.access, opened.log, self._send_away)
+            read, wrong = access_files.reload_files(opened.access, opened.log, self._send_away)
+            outcome.changed += [f"files of users and rules: {read}"] if read else []
+            outcome.problems += [wrong] if wrong else []
         if self._read is not None:
-            self._reload_settings(self._read)
-        opened.listeners.reload()
+            self._reload_settings(self._read, outcome)
+        sections, problems = opened.listeners.reload()
+        outcome.changed += [f"certificate of [{section}]" for section in sections]
+        outcome.problems += problems
         opened.status.certificates = opened.listeners.expiries()
         if not (opened.access.has_files or self._read or opened.listeners.has_certificates):
             opened.log.info(
                 "reload",
                 "nothing to reload: no configuration file, password file, ACL file or certificate",
             )
+        return outcome
 
-    def _reload_settings(self, read: ReadConfig) -> None:
+    def _reload_settings(self, read: ReadConfig, outcome: Outcome) -> None:
         opened, log = self._opened, self._opened.log
         try:
             new = read()
         except ConfigError as problem:
-            log.error("reload_failed", f"{problem}; all settings stay as they were")
+            outcome.problems.append(f"{problem}; all settings stay as they were")
+            log.error("reload_failed", outcome.problems[-1])
             return
         opened.fit(new.settings)
         changes = reload.apply(opened.config, new)
         if changes.settings:
             self._driver.run(self._change, new.settings)
+        outcome.changed += changes.settings
+        outcome.needs_restart += changes.restart
         for line in changes.restart:
             log.warning("restart_needed", line)
         changed = ", ".join(changes.settings) or "nothing"

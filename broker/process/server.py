@@ -25,11 +25,10 @@ from broker.network.listeners import ListenError
 from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
+from broker.operations.owing.count_thread import Counted, CountThread
 from broker.process import feeding
 from broker.process.children.admin_child import AdminChild
-from broker.process.desks import clients, restart
-from broker.process.desks.clients import ClientDesk
-from broker.process.desks.restart import RestartDesk
+from broker.process.desks.reception import Reception
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
@@ -120,7 +119,6 @@ class Server:
             rest_max_ms=opened.config.shell.rest_max_ms,
         )
         opened.driver = self._driver
-        self._read_config: Final = read_config
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
         self._admin: Final = (
@@ -128,8 +126,9 @@ class Server:
             if opened.config.shell.admin_listen is None
             else AdminChild(admin_arguments, opened.log)
         )
-        self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
-        self._restart: Final = RestartDesk(opened.engine, self._driver, opened.status)
+        self._reload: Final = Reload(opened, self._driver, read_config)
+        self._reception: Final = Reception(opened, self._driver, self._reload)
+        self._reception.open(feeding.REQUESTS, lambda asked: feeding.answer(self._feeding, asked))
 
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
@@ -151,7 +150,7 @@ class Server:
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
         self._start_exporter()
-        hang_ups.start(loop, Reload(self._opened, driver, self._read_config).run)
+        hang_ups.start(loop, self._reload.run)
         driver.before_data = hang_ups.look
         try:
             await self._listeners.start(driver)
@@ -161,6 +160,7 @@ class Server:
         self._start_feeding()
         if self._admin is not None:
             self._admin.start()
+        self._start_counting()
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
         await ended.wait()
@@ -210,6 +210,26 @@ class Server:
         self._feeding = Feeding(told, required, self._engine, self._driver, self._status, self._log)
         self._feeding.start()
 
+    def _start_counting(self) -> None:
+        """Count what is owed now and then, in a process of its own."""
+        interval_s = self._config.shell.backlog_interval_s
+        if not interval_s:
+            return
+        counting = CountThread(
+            self._opened.store.path,
+            interval_s,
+            self._log,
+            is_low=self._status.is_disk_low,
+            found=self._note_counted,
+        )
+        self._opened.stack.callback(counting.close)
+        counting.start()
+
+    def _note_counted(self, counted: Counted) -> None:
+        """Take what was counted, on a thread of its own."""
+        self._status.backlog = counted.figures()
+        self._reception.owed.found(counted)
+
     def _open_control(self) -> None:
         """Open the control socket, if the file system allows one."""
         try:
@@ -226,13 +246,8 @@ class Server:
 
     def _answer(self, request: Request) -> Answer:
         """Answer a request to the control socket."""
-        if request.get("do") in feeding.REQUESTS:
-            return feeding.answer(self._feeding, request)
-        if request.get("do") in clients.REQUESTS:
-            return self._clients.answer(request)
-        if request.get("do") in restart.REQUESTS:
-            return self._restart.answer(request)
-        return self._make_checkpoint(request)
+        desk = self._reception.desk_of(request)
+        return self._make_checkpoint(request) if desk is None else desk(request)
 
     def _make_checkpoint(self, request: Request) -> Request:
         """Copy the database between two ticks; record and log it."""

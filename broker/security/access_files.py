@@ -193,24 +193,28 @@ def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., obj
     return opened
 
 
-def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]], None]) -> None:
+def reload_files(
+    opened: Access, log: Log, send_away: Callable[[frozenset[str]], None]
+) -> tuple[str, str]:
     """Reload after SIGHUP: take all files, or log an error and keep the old ones.
 
     `send_away` ends the connections of users whose line is gone or another. There has to be a file:
-    `Access.has_files`.
+    `Access.has_files`. Returns what was read, and what is wrong; one of them is "".
     """
     assert opened.has_files
     try:
         loaded = opened.reload()
     except AccessError as problem:
-        log.error("reload_failed", f"{problem}; users and rules stay as they were")
-        return
+        wrong = f"{problem}; users and rules stay as they were"
+        log.error("reload_failed", wrong)
+        return "", wrong
     if loaded.revoked:
         send_away(loaded.revoked)
     for warning in loaded.warnings:
         log.warning("access", warning)
     counts = {**loaded.counts, "revoked": len(loaded.revoked)}
     log.info("reload", "files of users and rules read again", **counts)
+    return ", ".join(f"{count} {what}" for what, count in counts.items()), ""
 
 
 def check(config: Config) -> list[str]:

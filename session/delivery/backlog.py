@@ -58,6 +58,7 @@ class Backlog:
         self._routes: Final = context.routes
         self._settings: Final = context.settings
         self._counters: Final = context.counters
+        self._losses: Final = context.losses
         self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
@@ -209,6 +210,8 @@ class Backlog:
     ) -> None:
         """Count and record `count` messages from `first` to `last` that are gone."""
         self._counters.drop(reason, count)
+        if self._losses.tell is not None:
+            self._losses.tell(session.client_id, "", reason, count)
         if self._deliveries.is_on:
             number, now = connection.number, self._tick.now
             self._deliveries.dropped_range(session, number, first, last, count, reason, now)

@@ -33,4 +33,5 @@ class DeliveryContext:
         self.is_open: Final = policy.is_open  # the policy permits everything and is not asked
         self.counters: Final = core.counters
         self.damage: Final = core.damage
+        self.losses: Final = core.losses
         self.history: Final = history

@@ -29,6 +29,7 @@ class Outgoing:
         self._policy: Final = context.policy
         self._is_open: Final = context.is_open
         self._counters: Final = context.counters
+        self._losses: Final = context.losses
         self._deliveries: Final = context.history.deliveries
 
     def encode_run(
@@ -121,6 +122,8 @@ class Outgoing:
     def drop(self, connection: Connection, message: Message, reason: str) -> None:
         """Count and record that a connected session does not get a message."""
         self._counters.drop(reason)
+        if self._losses.tell is not None:
+            self._losses.tell(connection.client_id, message.topic, reason, 1)
         if self._deliveries.is_on:
             session = connection.session
             assert session is not None
@@ -130,12 +133,16 @@ class Outgoing:
     def drop_offline(self, session: Session, message: Message, reason: str) -> None:
         """Count and record that a session that is away will not get a message."""
         self._counters.drop(reason)
+        if self._losses.tell is not None:
+            self._losses.tell(session.client_id, message.topic, reason, 1)
         if self._deliveries.is_on:
             self._deliveries.dropped_message(session, 0, message, reason, self._tick.now)
 
     def expire(self, connection: Connection, session: Session, message: Message) -> None:
         """Count and record that a message expired before a connected session got it."""
         self._counters.expired_messages += 1
+        if self._losses.tell is not None:
+            self._losses.tell(session.client_id, message.topic, "expired", 1)
         if self._deliveries.is_on:
             self._deliveries.expired(session, connection.number, message, self._tick.now)
 

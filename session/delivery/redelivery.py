@@ -42,6 +42,7 @@ class Redelivery:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._counters: Final = context.counters
+        self._losses: Final = context.losses
         self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
@@ -178,6 +179,8 @@ class Redelivery:
         the client may hold the packet id. One that never had the message answers with PUBCOMP too.
         """
         self._counters.drop(reason)
+        if self._losses.tell is not None:
+            self._losses.tell(session.client_id, "", reason, 1)
         if self._deliveries.is_on:
             if entry & PERHAPS_SENT and entry & QOS_MASK == 2:
                 self._deliveries.sent_before(connection, session, packet_id, entry, self._tick.now)

@@ -46,6 +46,7 @@ from storage.history.packed_rows import (
     unpack,
 )
 from storage.log.message_log import MessageLog
+from storage.tables.ban_rows import ADDRESS, CLIENT_ID
 from storage.tables.tables import HISTORY, load_boot, unseal
 
 # Reasons of the end of a connection or session that MQTT has no code for (`events.REASONS`).
@@ -86,6 +87,10 @@ _BOOT: Final = events.BOOT | HAS_COUNT | HAS_POSITION
 _SHUTDOWN: Final = events.SHUTDOWN | HAS_POSITION
 _RECOVERED: Final = events.RECOVERED | HAS_COUNT | HAS_POSITION
 _GC_RUN: Final = events.GC_RUN | HAS_COUNT | _GC
+_BAN_ADDED: Final = events.BAN_ADDED | HAS_AT | _ADMIN
+_BAN_REMOVED: Final = events.BAN_REMOVED | _ADMIN
+_BAN_EXPIRED: Final = events.BAN_EXPIRED | _GC
+_OPERATOR_ACTION: Final = events.OPERATOR_ACTION | HAS_COUNT | _ADMIN
 
 
 class SessionEvents:
@@ -430,7 +435,8 @@ class SessionEvents:
         names = recorder.name(who) | recorder.text(message.topic)
         at_ms = message.accepted_at_ms
         if not message.payload:
-            recorder.put(_RETAINED_CLEARED, incarnation, 0, names, 0, w8=at_ms)
+            w0 = _RETAINED_CLEARED | _ADMIN if self.asked_by else _RETAINED_CLEARED
+            recorder.put(w0, incarnation, 0, names, 0, w8=at_ms)
             return
         w0 = _RETAINED_SET | message.qos << QOS_SHIFT
         message_id = self._id_of(message)
@@ -493,6 +499,40 @@ class SessionEvents:
         if recorder.is_on:
             recorder.at(self._tick.now)
             recorder.put(_GC_RUN, 0, 0, 0, 0, w9=count)
+
+    # Operators
+
+    def banned(self, kind: bytes, value: str, until_ms: int, asker: str) -> None:
+        """Record that an operator has banned a client, a user or an address."""
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(_BAN_ADDED, 0, 0, self._of_ban(kind, value, asker), 0, w8=until_ms)
+
+    def unbanned(self, kind: bytes, value: str, asker: str) -> None:
+        """Record the end of a ban: `asker` has removed it, and "" = its time is over."""
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            w0 = _BAN_REMOVED if asker else _BAN_EXPIRED
+            recorder.put(w0, 0, 0, self._of_ban(kind, value, asker), 0)
+
+    def _of_ban(self, kind: bytes, value: str, asker: str) -> int:
+        """Return the names of a ban: a client or its user, or the address in words."""
+        recorder = self._recorder
+        if kind == ADDRESS:
+            address = f"address {recorder.recorded(value)}"
+            return recorder.words(f"{address}, {asker}" if asker else address)
+        who = recorder.name(f"{value}\0" if kind == CLIENT_ID else f"\0{value}")
+        return who | recorder.words(asker) if asker else who
+
+    def acted(self, what: str, topic: str, count: int, asker: str) -> None:
+        """Record what an operator has done to `count` messages of a topic or topic filter."""
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            words = recorder.words(f"{what} {recorder.recorded(topic)}, {asker}")
+            recorder.put(_OPERATOR_ACTION, 0, 0, words, 0, w9=count)
 
     def shut_down(self) -> None:
         """Record the orderly shutdown of the broker, as its last event."""

@@ -40,6 +40,7 @@ from session.live.connection_states import (
 )
 from session.live.tick import STALLED_CHANGES_MAX
 from session.publish.accept import Publishing
+from session.scheduling.bans import Bans
 from session.state.session import EXPIRY_NEVER, Session
 from session.state.will_record import ConnectionRecord, encode_connection
 from storage.errors import DamagedRows
@@ -53,6 +54,7 @@ CONNECT_RESULTS: Final = {
     reasons.CLIENT_IDENTIFIER_NOT_VALID: "client_id_not_valid",
     reasons.BAD_USER_NAME_OR_PASSWORD: "bad_credentials",
     reasons.NOT_AUTHORIZED: "not_authorized",
+    reasons.BANNED: "banned",
     reasons.QUOTA_EXCEEDED: "quota_exceeded",
     reasons.SERVER_UNAVAILABLE: "server_unavailable",
     reasons.CONNECTION_RATE_EXCEEDED: "rate_exceeded",
@@ -72,6 +74,7 @@ class ConnectHandler:
         publishing: Publishing,
         wills: Wills,
         disconnects: DisconnectHandler,
+        bans: Bans,
         watch: Callable[[Connection], None],
     ) -> None:
         self._tick: Final = context.tick
@@ -82,6 +85,7 @@ class ConnectHandler:
         self._publishing: Final = publishing
         self._wills: Final = wills
         self._disconnects: Final = disconnects
+        self._bans: Final = bans
         self._settings: Final = context.settings
         self._counters: Final = context.counters
         self._damage: Final = context.damage
@@ -111,6 +115,8 @@ class ConnectHandler:
         connection.expiry_interval_s = _asked_expiry(packet)
         refusal = 0 if connection.refusal == reasons.QUOTA_EXCEEDED else connection.refusal
         refusal = refusal or self._refusal(packet)
+        if not refusal and self._is_banned(connection, connection.username):
+            refusal = reasons.BANNED  # before a password costs anything
         if refusal:
             self.refuse(connection, refusal)
             return
@@ -139,6 +145,9 @@ class ConnectHandler:
             if will.retain and not settings.retain_available:
                 return reasons.RETAIN_NOT_SUPPORTED
         return 0
+
+    def _is_banned(self, connection: Connection, user: str) -> bool:
+        return self._bans.find(connection.client_id, user, connection.remote) is not None
 
     def refuse(self, connection: Connection, reason_code: int) -> None:
         """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
@@ -208,6 +217,9 @@ class ConnectHandler:
         Nothing of a session is changed.
         """
         client_id = connection.client_id
+        if self._is_banned(connection, identity or connection.username):
+            self.refuse(connection, reasons.BANNED)  # since `connect`, or by its proved name
+            return None
         old = self._sessions.live.get(client_id)
         if old is not None and old.connect_number > connection.connect_number:
             self._overtaken(connection)

@@ -72,6 +72,7 @@ class ClientContext:
         self.policy: Final = ports.policy
         self.counters: Final = core.counters
         self.damage: Final = core.damage
+        self.losses: Final = core.losses
         self.history: Final = history
         self.settle: Final = settle
         self.settle_for: Final = settle_for

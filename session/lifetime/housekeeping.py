@@ -1,4 +1,4 @@
-"""Work that comes due with time: wills, expiries, old generations, long backlogs, the census.
+"""Work that comes due with time: wills, expiries, ends of bans, old generations, the census.
 
 It is done in bounded slices, so that clients do not wait. Read next: `session.lifetime.collection`
 (generations), `session.lifetime.trimming` (backlogs over their limits), `session.lifetime.wills`,
@@ -16,6 +16,7 @@ from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.trimming import Trimming
 from session.lifetime.wills import Wills
 from session.routing.retained import Retained
+from session.scheduling.bans import Bans
 from storage.tables.timers import RETAINED, SESSION, WILL
 
 # Changes in the batch after which the rest of a slice waits: a session may have 10,000 rows. It
@@ -38,6 +39,7 @@ class Housekeeping:
         census: Census,
         outlet: FeedOutlet,
         backfill: Backfill,
+        bans: Bans,
     ) -> None:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
@@ -52,6 +54,7 @@ class Housekeeping:
         self._census: Final = census
         self._outlet: Final = outlet
         self._backfill: Final = backfill
+        self._bans: Final = bans
         self._settle: Final = context.settle
         self._session_events: Final = context.history.sessions
         self._is_stopped = False
@@ -70,6 +73,7 @@ class Housekeeping:
         if self._is_stopped:
             return NEVER_MS
         deadline = min(self._collection.next_deadline(), self.trimming.next_deadline())
+        deadline = min(deadline, self._bans.next_deadline())
         if self._outlet.backends:
             deadline = min(deadline, self._outlet.tidy_ms)
             if self._backfill.due_ms is not None:
@@ -91,6 +95,7 @@ class Housekeeping:
         self.trimming.run(now)
         self._collection.run(now)
         self._census.run(now)
+        self._bans.run(now)
         if self._outlet.backends:
             self._outlet.tidy(now)
             self._backfill.run(now)

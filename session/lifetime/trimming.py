@@ -45,6 +45,7 @@ class OfflineDrops:
     def __init__(self, context: ClientContext, delivery: Delivery, sessions: Sessions) -> None:
         self._tick: Final = context.tick
         self._counters: Final = context.counters
+        self._losses: Final = context.losses
         self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._outgoing: Final = delivery.outgoing
@@ -65,6 +66,8 @@ class OfflineDrops:
 
     def _drop_range(self, session: Session, first: int, last: int, count: int, reason: str) -> None:
         self._counters.drop(reason, count)
+        if self._losses.tell is not None:
+            self._losses.tell(session.client_id, "", reason, count)
         if self._deliveries.is_on:
             now = self._tick.now
             self._deliveries.dropped_range(session, 0, first, last, count, reason, now)

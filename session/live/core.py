@@ -9,6 +9,7 @@ from typing import Final
 from session.counters import Counters
 from session.live.commit_gate import CommitGate
 from session.live.damage import Damage
+from session.live.losses import Losses
 from session.live.tick import Tick
 from session.settings import Settings
 from storage.api import Store
@@ -20,7 +21,7 @@ from storage.tables.timers import Due
 class Core:
     """The tick, the commit gate, the settings, the counters, and what of the store is damaged."""
 
-    __slots__ = ("counters", "damage", "gate", "settings", "tick")
+    __slots__ = ("counters", "damage", "gate", "losses", "settings", "tick")
 
     def __init__(
         self, tick: Tick, gate: CommitGate, settings: Settings, counters: Counters
@@ -30,6 +31,7 @@ class Core:
         self.settings: Final = settings
         self.counters: Final = counters
         self.damage: Final = Damage(counters)
+        self.losses: Final = Losses()
 
 
 class Database:

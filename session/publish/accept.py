@@ -182,6 +182,21 @@ class Publishing:
         self._counters.unmatched_messages += 1
         return UNMATCHED_YET if waits else UNMATCHED
 
+    def clear_retained(self, topic: str) -> bool:
+        """Delete the retained message of a topic; False if it has none. Nobody is sent anything.
+
+        That takes no space, so it is done while new durable state is refused, too.
+        """
+        nothing = Message(topic, b"", 0, True, b"", "", self._tick.now, NEVER)
+        self._tick.work += RETAIN_WORK
+        if not self._retained.keep(nothing):
+            return False
+        if self._inbox.is_on:
+            self._inbox.retained_changed(topic)
+        self._feed.retained(nothing)
+        self._session_events.retained_kept(nothing)
+        return True
+
     def keep_found(self, message: Message, backend: str) -> bool:
         """Retain a message that the store `backend` had; False if there is no room for it.
 

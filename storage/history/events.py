@@ -68,6 +68,11 @@ EVENTS: Final[dict[int, str]] = {
     107: "backend_told",
     108: "backend_gap",
     109: "backend_forgotten",
+    # an operator
+    110: "ban_added",
+    111: "ban_removed",
+    112: "ban_expired",
+    113: "operator_action",
 }
 
 SESSION_CREATED: Final = 1
@@ -117,6 +122,10 @@ BACKEND_OPENED: Final = 106
 BACKEND_TOLD: Final = 107
 BACKEND_GAP: Final = 108
 BACKEND_FORGOTTEN: Final = 109
+BAN_ADDED: Final = 110
+BAN_REMOVED: Final = 111
+BAN_EXPIRED: Final = 112
+OPERATOR_ACTION: Final = 113
 # Their second name is a backend, not a shared group.
 BACKEND_EVENTS: Final = (
     BACKEND_FOLLOWS,

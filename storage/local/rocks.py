@@ -17,6 +17,7 @@ import errno
 import gc
 import os
 import re
+import resource
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
@@ -72,6 +73,8 @@ TOMBSTONES: Final = 2048
 
 TABLE_SUFFIX: Final = ".sst"
 LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # a write-ahead log named in an error text
+
+SPARE_FILES: Final = 256  # descriptors of a tool that are not for tables
 
 # Reopening writes the logs' contents out as tables and needs this much space besides.
 REOPEN_BYTES: Final = 4 * limits.MIB
@@ -524,6 +527,8 @@ class RocksStore:
             if not self.read_only:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             options, self._family_options = self._load_options()
+            if self.read_only:
+                options.set_max_open_files(self._open_files_max())
             names = set(Rdict.list_cf(place, options) if exists else ())
             names.add(DEFAULT)
             if not self.read_only:
@@ -580,6 +585,19 @@ class RocksStore:
             if file.is_file() and file.name != CONFIG_FILE:
                 (links / file.name).symlink_to(file)
         return links
+
+    def _open_files_max(self) -> int:
+        """Return how many files a tool keeps open: all of them if the system lets it, which is -1.
+
+        The broker may delete a table that the tool has not opened yet.
+        """
+        needed = sum(1 for _ in self.path.glob(f"*{TABLE_SUFFIX}")) + SPARE_FILES
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < needed:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return -1 if soft >= needed else limits.OPEN_FILES_MAX
 
     def _load_options(self) -> tuple[Options, Options]:
         """Return the options of the database and of a family, loaded from the options text."""

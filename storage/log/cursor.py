@@ -125,6 +125,28 @@ class Cursor:
                 if left <= 0 or reader.position < upto:
                     return skipped
 
+    def offsets(self, count: int, scan_max: int = 0) -> list[int]:
+        """Skip as `skip` does; return the offsets of what was skipped."""
+        left = scan_max
+        while True:
+            upto = self._upto()
+            if self.is_at_end:
+                return []
+            reader = self._reader
+            assert reader is not None
+            searches, before = reader.searches, reader.position
+            offsets = reader.offsets(count, upto, left)
+            self.searches += reader.searches - searches
+            self.position = reader.position
+            if reader.damage is not None:
+                self._note_damage(reader)
+            if offsets:
+                return offsets
+            if scan_max:
+                left -= _scanned(reader, searches, before)
+                if left <= 0 or reader.position < upto:
+                    return offsets
+
     def _note_damage(self, reader: Reader) -> int:
         """Take over what the reader has passed over; return the number of offsets."""
         lost = reader.lost

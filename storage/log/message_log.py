@@ -191,6 +191,14 @@ class MessageLog:
             start = stop
         return found
 
+    def sizes(self, first: int, last: int) -> list[int]:
+        """Return the bytes of topic and payload of the messages from `first` to `last`, in order.
+
+        0 = there is none, or it cannot be read. They must be of one generation; it is read from one
+        end to the other, without decoding messages.
+        """
+        return self._generations.covering(first).slab.sizes(first, last)
+
     def cursor(self, streams: Sequence[Stream], position: int, until: int = 0) -> Cursor:
         """Return a cursor over the messages of `streams` after `position`; reads nothing yet.
 

@@ -32,6 +32,7 @@ BACKENDS: Final = "backends"  # how far each of them has come
 PRESENCE: Final = "presence"  # who they were told is connected
 DEAD_LETTERS: Final = "dead_letters"  # what they refused
 FETCHES: Final = "fetches"  # what sessions ask them for
+BANS: Final = "bans"  # who may not connect
 
 FAMILIES: Final = (
     META,
@@ -52,6 +53,7 @@ FAMILIES: Final = (
     PRESENCE,
     DEAD_LETTERS,
     FETCHES,
+    BANS,
 )
 
 FORMAT_KEY: Final = b"format"

@@ -650,3 +650,16 @@ def test_a_publish_without_room_for_its_properties_is_malformed_after_a_run_too(
     decoder = server()
     assert len(decoder.receive_runs(whole + whole + without)) == 1
     assert fault_of(decoder, MalformedPacket).reason_code == 0x81
+
+
+def test_bytes_that_no_packet_was_decoded_from_yet_can_be_seen() -> None:
+    decoder = Decoder("server", 0, 5)
+    ping = b"\xc0\x00"
+    assert decoder.receive(ping + b"\x30\x05\x00") and decoder.pending_bytes() == b"\x30\x05\x00"
+    decoder.receive(b"\x01")
+    assert decoder.pending_bytes() == b"\x30\x05\x00\x01"
+    decoder = Decoder("server", 0, 5)
+    assert len(decoder.receive_runs(ping * 5, 2)) == 1 and decoder.is_cut
+    decoder.receive_runs(b"\xc0")
+    assert decoder.pending_bytes() == ping * 4 + b"\xc0"
+    assert decoder.pending_size == len(decoder.pending_bytes())

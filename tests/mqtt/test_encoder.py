@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from mqtt import encoder
 from mqtt.decoder import Decoder
-from mqtt.encoder import PACKET_ID, encode, encode_publish_parts, publish_properties
+from mqtt.encoder import (
+    PACKET_ID,
+    encode,
+    encode_publish_parts,
+    message_properties,
+    publish_properties,
+)
 from mqtt.packets import (
     Auth,
     Connack,
@@ -29,6 +35,7 @@ from mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from mqtt.properties import read_publish
 from tests.mqtt.samples import FORWARD, GOLDEN, LONG_FORMS, USER, Sample, Sender, decoder_for
 from tests.mqtt.strategies import connects, packets_from
 
@@ -317,3 +324,18 @@ def test_mqtt_3_1_has_its_own_name_and_no_session_present() -> None:
     assert encode(Connack(True, 0), 3) == bytes.fromhex("20 02 00 00")
     assert encode(Connack(False, 0x85), 3) == bytes.fromhex("20 02 00 02")
     assert encode(Suback(1, [2]), 3) == encode(Suback(1, [2]), 4)
+
+
+def test_the_properties_of_a_message_are_those_that_a_publisher_sends() -> None:
+    assert message_properties(None, ()) == b""
+    raw = message_properties("text/plain", (("k", "v"), ("k", "")))
+    assert raw == b"\x03\x00\x0atext/plain\x26\x00\x01k\x00\x01v\x26\x00\x01k\x00\x00"
+    assert read_publish(raw, 2).forward == raw
+
+
+@pytest.mark.parametrize("text", ["a\0", "\ud800", "x" * 65_536])
+def test_a_property_that_no_packet_can_have_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="user property value"):
+        message_properties(None, (("k", text),))
+    with pytest.raises(ValueError, match="content type"):
+        message_properties(text, ())

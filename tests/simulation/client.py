@@ -164,6 +164,7 @@ class Client:
             self.oracle.weaken_view(self.name)
         self.attempt = link.attempt = attempt
         world.mirror.proxied.opening(self)
+        world.operator.banned.opening(process, self)
         note_connect(process, self.name)
         self.packet_size_max = packet.maximum_packet_size
         if self.view is not None:
@@ -174,6 +175,10 @@ class Client:
         world.after(CONNACK_TIMEOUT_MS, self._give_up, link)
         if world.faults and world.chance(world.profile.impatient):
             world.after(int(world.random.random() * 80), self._give_up, link)
+
+    def address(self) -> str:
+        """Return the network address that it has, and nobody else."""
+        return f"10.0.0.{1 + self.world.clients.index(self)}"
 
     def _draw_connect(self) -> Connect:
         world, plan = self.world, self.plan
@@ -359,12 +364,15 @@ class Client:
                 raise Violation("session_present_tells_the_truth", f"{packet!r}")
             may_refuse = world.mirror.proxied.may_refuse(self.version, packet.reason_code)
             may_refuse = may_refuse or world.refusing_seen or world.unavailable_seen
+            may_refuse = may_refuse or world.operator.banned.may_refuse(self, packet.reason_code)
             if not (may_refuse or self._is_damaged(packet)):
                 raise Violation("protocol", f"{self.name} was refused: {packet!r}")
             self.presence.refused(attempt)
             self.attempt = None
             return
         self.state = ONLINE
+        assert self.link is not None
+        world.operator.banned.accepted(self.link.process, self)
         self._note_expiry(attempt, packet)
         self.presence.connected(attempt, packet.session_present, world.latest())
         self.must_clean = False

@@ -34,6 +34,7 @@ SESSION_FAMILIES: Final = (
     state.GROUPS,
     state.CONNECTIONS,
     state.DUE,
+    state.BANS,
 )
 
 
@@ -131,7 +132,8 @@ def judge_invariants(world: "World") -> None:
 
 def _judge_losses(world: "World") -> None:
     """Nothing owed is missing; limits may drop, but what they drop is counted and over them."""
-    if not (world.limited or world.operator.done["purges"]):
+    done = world.operator.done
+    if not (world.limited or done["purges"] or done["purges of groups"]):
         world.oracle.judge_losses()
         return
     process = world.up()
@@ -142,6 +144,8 @@ def _judge_losses(world: "World") -> None:
         raise Violation(
             "no_acknowledged_message_is_lost", f"{lost} were lost, {dropped} counted as dropped"
         )
+    if not (world.limited or world.lossy or done["purges of groups"]):
+        world.oracle.judge_groups()
     settings = world.settings
     if world.limited and not world.lossy and settings.on_limit == "drop_oldest":
         world.oracle.judge_limits(settings.max_offline_messages, settings.max_offline_bytes)

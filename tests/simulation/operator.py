@@ -1,22 +1,27 @@
-"""An operator at work: connections are kicked, sessions ended, queues purged, at any moment.
+"""An operator at work: clients are kicked and banned, sessions ended, queues purged, at any moment.
 
 What is asked is an event of the engine like a packet; what it promises is judged by
 `tests.simulation.presence`, which learns here when a session was ended and when that was durable.
-What is purged may be missing, if it is counted: `tests.simulation.heal` compares.
+What is purged may be missing, if it is counted: `tests.simulation.heal` compares. Who is banned is
+kept out: `tests.simulation.banned`.
 """
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import DamagedRows, Recoverable
+from session.administration import Administration
+from storage.errors import DamagedRows, Recoverable, Unrecoverable
+from tests.simulation.banned import Banned
 from tests.simulation.presence import Ended
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # Shares of what an operator asks; the rest ends sessions.
-KICKS: Final = 0.3
+KICKS: Final = 0.2
 PURGES: Final = 0.3
+BANS: Final = 0.2
+NO_TOPIC: Final = "nothing/+"  # what it matches nobody publishes: so nothing may be missing
 
 
 class Operator:
@@ -24,6 +29,7 @@ class Operator:
 
     def __init__(self, world: "World") -> None:
         self._world: Final = world
+        self.banned: Final = Banned(world)
         self.done: Final[Counter[str]] = Counter()  # what was asked for, and became of it
 
     def plan(self) -> None:
@@ -51,9 +57,9 @@ class Operator:
                 if administration.kick(client.name, "operator", reason):
                     self.done["kicked"] += 1
             elif what < KICKS + PURGES:
-                older_ms = world.random.choice((0, 0, 500))
-                if administration.purge(client.name, "operator", reason, older_ms=older_ms):
-                    self.done["purges"] += 1
+                self._purge(administration, client.name)
+            elif what < KICKS + PURGES + BANS:
+                self.done[self.banned.change(process, client)] += 1
             elif administration.end_session(client.name, "operator", reason):
                 engine = process.engine
                 self.done["ended"] += 1
@@ -62,4 +68,28 @@ class Operator:
             self.done["refused"] += 1
         except DamagedRows:
             assert client.name in world.damages.clients
+        except Unrecoverable as error:
+            world.fail_stop(str(error))
+            return
         process.schedule_tick()
+
+    def _purge(self, administration: Administration, client_id: str) -> None:
+        """Ask for a purge of a session, or of any shared subscription."""
+        world = self._world
+        older_ms = world.random.choice((0, 0, 500))
+        groups = [
+            each.split("/", 2)[1:]
+            for client in world.clients
+            for each in client.plan.filters
+            if each.startswith("$share/")
+        ]
+        if not groups or world.chance(0.4):
+            if administration.purge(client_id, "operator", older_ms=older_ms):
+                self.done["purges"] += 1
+            return
+        share_name, topic_filter = world.random.choice(groups)
+        topic = world.random.choice((None, topic_filter, NO_TOPIC, NO_TOPIC, NO_TOPIC, NO_TOPIC))
+        if administration.purge_group(
+            share_name, topic_filter, "operator", older_ms=older_ms, topic=topic
+        ):
+            self.done["purges of nothing" if topic == NO_TOPIC else "purges of groups"] += 1

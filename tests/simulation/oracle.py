@@ -527,6 +527,10 @@ class Oracle:
                     f"{view.client} never got retained message {index} on {topic!r}"
                     " although it subscribed",
                 )
+        self.judge_groups()
+
+    def judge_groups(self) -> None:
+        """Judge what is still owed to the members of shared subscriptions."""
         for group in self.groups.values():
             for index in group.owed:
                 sent = self.sent[index]

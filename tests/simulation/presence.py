@@ -5,11 +5,14 @@ unless the broker died with it; then it is the last durable heartbeat. Only what
 window is a failure. Read next: `tests.simulation.oracle`.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from session.engine import Engine
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.banned import Ban
 
 NEVER: Final = 1 << 60
 NO: Final = 0
@@ -43,12 +46,17 @@ class Ended:
         """Is it known to be durable? A crash before that may undo it."""
         return self._engine.durable >= self._serial
 
+    def precedes(self, other: "Ended") -> bool:
+        """Is there nothing left for a later one to end?"""
+        return self._engine is other._engine or self.is_certain()
+
 
 class Attempt:
     """One CONNECT and what came of it."""
 
     __slots__ = (
         "acked_ms",
+        "bans",
         "clean_start",
         "closing",
         "disconnect_expiry_ms",
@@ -56,6 +64,7 @@ class Attempt:
         "ended",
         "expiry_ms",
         "has_ended",
+        "may_be_banned",
         "sent_ms",
         "session_present",
         "will",
@@ -73,6 +82,8 @@ class Attempt:
         self.will: Will | None = None
         self.ended: Ended | None = None
         self.has_ended = False  # it was that session: it had its CONNACK by then
+        self.bans: tuple[Ban, ...] = ()  # that are against it for certain since it began
+        self.may_be_banned = False
 
     def expiry(self) -> tuple[int, int]:
         """Return the least and the greatest expiry interval that may be in force at the end.
@@ -178,8 +189,10 @@ class Presence:
     def ended(self, ended: Ended) -> None:
         """An operator has ended the session that the client has now."""
         for attempt in self.relevant:
-            attempt.ended = ended
-            attempt.has_ended = bool(attempt.acked_ms)
+            first = attempt.ended
+            if first is None or not (attempt.has_ended and first.precedes(ended)):
+                attempt.ended = ended
+                attempt.has_ended = bool(attempt.acked_ms)
 
     def refused(self, attempt: Attempt) -> None:
         """CONNACK came with an error: as if there had been no CONNECT."""

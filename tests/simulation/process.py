@@ -109,7 +109,8 @@ class BrokerProcess:
     def open(self, link: Link) -> "Connection":
         """A client's connection is accepted."""
         self.links.append(link)
-        return self.engine.open(link, self.broker_now())
+        remote = f"{link.client.address()}:1883"
+        return self.engine.open(link, self.broker_now(), remote=remote)
 
     def receive(self, link: Link, data: bytes) -> None:
         """Bytes arrived."""

@@ -14,7 +14,9 @@ import session.state.records
 from session.administration import Administration
 from session.delivery.mailbox import Mailbox
 from session.delivery.retained_replay import RetainedReplay
+from session.delivery.shared.distribution import Distribution
 from session.engine import Engine
+from session.errands.banned import BannedClients
 from session.lifetime.connect import ConnectHandler
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
@@ -24,6 +26,7 @@ from session.live.connection import Connection
 from session.live.connection_states import SENT_AWAY
 from session.live.tick import Tick
 from session.routing.retained import Retained
+from session.scheduling.bans import Bans
 from session.state.in_flight import RELEASED
 from session.state.session import Session
 from session.tick_writer import TickWriter
@@ -320,6 +323,35 @@ def a_kick_forgets_the_will(patcher: Patcher) -> None:
 def a_purge_is_not_counted(patcher: Patcher) -> None:
     """Messages that an operator has dropped are missing, and no counter tells of them."""
     patcher.set(OfflineDrops, "messages", lambda self, session, messages, reason: len(messages))
+
+
+@mutant("operator", seeds=200)
+def a_purge_of_a_group_passes_over_the_rest_of_the_log(patcher: Patcher) -> None:
+    """What it should keep of a shared subscription no member gets."""
+
+    def around(original: Any, self: Any, group: Any, upto: int) -> None:
+        group.owed.clear()
+        original(self, group, upto)
+
+    patcher.wrap(Distribution, "move", around)
+
+
+@mutant("operator")
+def a_banned_client_is_accepted(patcher: Patcher) -> None:
+    """A ban is kept, and nobody asks for it."""
+    patcher.set(ConnectHandler, "_is_banned", lambda self, *arguments: False)
+
+
+@mutant("operator", seeds=200)
+def a_ban_is_forgotten_by_the_next_start(patcher: Patcher) -> None:
+    """Who is banned may connect after a crash."""
+    patcher.set(Bans, "open", lambda self: None)
+
+
+@mutant("operator")
+def a_ban_spares_who_is_connected(patcher: Patcher) -> None:
+    """The connection of a client that is banned goes on."""
+    patcher.set(BannedClients, "look_at", lambda self, connection: None)
 
 
 # Expiry

@@ -68,7 +68,9 @@ def test_every_property_holds_whatever_an_operator_ends() -> None:
         world = World(seed, "operator")
         world.run()
         done.update(world.operator.done)
-    assert done["kicked"] and done["ended"] and done["purges"]
+    assert done["kicked"] and done["ended"] and done["purges"] and done["purges of groups"]
+    assert done["banned"] and done["pardoned"]
+    assert done["kept out"] and done["kept out after a crash"]
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ PROPERTIES: Final[dict[str, str]] = {
     "no_session_expires_early": "a session lives at least its interval of elapsed time",
     "message_expiry_is_honoured": "an expired message is not begun; the interval left only shrinks",
     "refusals_are_honest": "what was refused was not accepted",
+    "the_banned_are_kept_out": "who is banned has no connection, until that is over",
     "liveness": "once faults stop, everything is acknowledged, closed or delivered",
     "protocol": "the broker speaks correct MQTT to its clients",
     "invariants": "live and reloaded state satisfies its own invariants",

@@ -469,6 +469,7 @@ def test_every_module_is_imported_by_another_one() -> None:
         "conformance.__main__",
         "audit.generate.__main__",
         "broker.backends.process",
+        "broker.operations.owing.count_process",
     }
     commands |= {"audit.__main__", "audit.submit", f"{LAUNCHER}.__main__"}
     # Imported by the process of a store, by name.

@@ -1,4 +1,4 @@
-"""`holdfast client`: the clients that are connected to a running broker; end one's connection.
+"""`holdfast client`: who is connected to a running broker; end a connection, keep clients out.
 
 Must stay quick to import, as `broker.cli.main` must.
 """
@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from broker.cli.administration import bans
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
 from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, limit, print_lines
 
@@ -32,7 +33,9 @@ VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 def add(commands: Commands) -> None:
-    client = commands.add_parser("client", help="see who is connected, and end a connection")
+    client = commands.add_parser(
+        "client", help="see who is connected, end a connection, ban clients"
+    )
     actions = client.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print the clients that are connected")
     listing.add_argument("--match", metavar="GLOB", default="*", help="only these client ids")
@@ -48,6 +51,7 @@ def add(commands: Commands) -> None:
             parser.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
         add_config_flags(parser)
         parser.set_defaults(run=run)
+    bans.add(actions)
     listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
     show.add_argument("-o", "--output", choices=("table", "json"), default="table")
 

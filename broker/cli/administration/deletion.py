@@ -4,8 +4,7 @@ Must stay quick to import, as `broker.cli.main` must.
 """
 
 import argparse
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
 from broker.cli.command import (
@@ -13,6 +12,7 @@ from broker.cli.command import (
     EXIT_OK,
     CommandError,
     add_config_flags,
+    age,
     client_id,
     complain,
     open_inventory,
@@ -22,9 +22,6 @@ from broker.cli.command import (
 if TYPE_CHECKING:
     from broker.operations.control_socket import Request
     from broker.operations.sessions.inventory import SessionReport
-
-UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-MS_MAX: Final = 1 << 52
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +39,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_confirmation(parser)
     add_config_flags(parser)
     parser.set_defaults(run=run)
-
-
-def age(text: str) -> int:
-    """Return a time with a unit, ms."""
-    found = re.fullmatch(r"([0-9]{1,12})([smhd])", text)
-    ms = int(found[1]) * UNITS_MS[found[2]] if found else 0
-    if not 0 < ms <= MS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 90d, 12h, 30m or 45s")
-    return ms
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,18 +5,21 @@ Must stay quick to import, as `broker.cli.main` must.
 
 import argparse
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
-from broker.cli.administration.deletion import age
 from broker.cli.command import (
     EXIT_OK,
     CommandError,
     add_config_flags,
+    age,
     client_id,
     open_inventory,
     print_lines,
 )
+
+if TYPE_CHECKING:
+    from broker.operations.control_socket import Request
 
 LOOK_S: Final = 0.05  # between two questions how far it is
 
@@ -53,6 +56,12 @@ def run(options: argparse.Namespace) -> int:
         "reason": options.reason,
         "older_ms": str(options.older),
     }
+    follow(options, request, repr(name))
+    return EXIT_OK
+
+
+def follow(options: argparse.Namespace, request: "Request", name: str) -> None:
+    """Begin a purge, wait for its end and print it. Raises `CommandError` if it ended early."""
     number = ask_broker(options, request)["purge"]
     while True:
         status = ask_broker(options, {"do": "session_purge_status", "purge": number})
@@ -60,6 +69,5 @@ def run(options: argparse.Namespace) -> int:
             break
         time.sleep(LOOK_S)
     if status["why"]:
-        raise CommandError(f"{name!r}: {status['dropped']} messages dropped; then {status['why']}")
-    print_lines([f"{name!r}: {status['dropped']} messages dropped"])
-    return EXIT_OK
+        raise CommandError(f"{name}: {status['dropped']} messages dropped; then {status['why']}")
+    print_lines([f"{name}: {status['dropped']} messages dropped"])

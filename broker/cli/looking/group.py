@@ -5,14 +5,18 @@ Must stay quick to import, as `broker.cli.main` must.
 
 import argparse
 
-from broker.cli.command import CommandError, Commands, add_config_flags
-from broker.cli.looking.opening import look, print_found, share_name, topic_filter
+from broker.cli.command import CommandError, Commands, add_config_flags, share_name, topic_filter
+from broker.cli.looking import group_purge
+from broker.cli.looking.opening import look, print_found
 
 
 def add(commands: Commands) -> None:
-    group = commands.add_parser("group", help="look at the groups of shared subscriptions")
+    group = commands.add_parser("group", help="look at shared subscriptions, purge one")
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored group with what waits for it")
+    listing.add_argument(
+        "--bytes", action="store_true", help="count bytes: reads every message that is owed"
+    )
     show = actions.add_parser("show", help="print one group with its members")
     show.add_argument("share_name", type=share_name, metavar="NAME")
     show.add_argument("topic_filter", type=topic_filter, metavar="FILTER")
@@ -20,6 +24,7 @@ def add(commands: Commands) -> None:
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
         add_config_flags(parser)
         parser.set_defaults(run=run)
+    group_purge.add(actions.add_parser("purge", help="drop what waits for a group, and keep it"))
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -28,7 +33,7 @@ def run_list(options: argparse.Namespace) -> int:
     from broker.operations.looking.shared_groups import SharedGroups
 
     with look(options) as (store, time, problems):
-        groups = SharedGroups(store, problems).all(time.now_ms)
+        groups = SharedGroups(store, problems, with_bytes=options.bytes).all(time.now_ms)
         if options.output == "json":
             return print_found(groups_report.as_json(groups), problems)
         return print_found(groups_report.as_table(groups), problems)
@@ -41,7 +46,7 @@ def run_show(options: argparse.Namespace) -> int:
 
     name = options.share_name, options.topic_filter
     with look(options) as (store, time, problems):
-        groups = SharedGroups(store, problems, members_max=PAGE_MEMBERS_MAX)
+        groups = SharedGroups(store, problems, members_max=PAGE_MEMBERS_MAX, with_bytes=True)
         group = groups.find(*name, time.now_ms)
         if group is None and problems.count:
             return print_found((), problems)

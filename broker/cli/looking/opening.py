@@ -45,34 +45,3 @@ def print_found(lines: Iterable[str], problems: "Problems") -> int:
     for line in problems.lines():
         complain(line)
     return EXIT_FAILED if problems.count else EXIT_OK
-
-
-def topic_name(text: str) -> str:
-    """Return an argument that is a topic name."""
-    from mqtt.topics import topic_problem
-
-    problem = topic_problem(text)
-    if problem is not None:
-        raise argparse.ArgumentTypeError(problem)
-    return text
-
-
-def topic_filter(text: str) -> str:
-    """Return an argument that is a topic filter, not a shared one."""
-    from mqtt.topics import SHARE_PREFIX, filter_problem
-
-    problem = filter_problem(text)
-    if problem is None and text.startswith(SHARE_PREFIX):
-        problem = f"topic filter {text!r}: expected one that is not shared"
-    if problem is not None:
-        raise argparse.ArgumentTypeError(problem)
-    return text
-
-
-def share_name(text: str) -> str:
-    """Return an argument that is the name of a shared subscription."""
-    from mqtt.topics import SHARE_PREFIX, filter_problem
-
-    if "/" in text or filter_problem(f"{SHARE_PREFIX}{text}/#") is not None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a name without '/' and wildcards")
-    return text

@@ -8,8 +8,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from broker.cli.command import CommandError, Commands, add_config_flags, limit
-from broker.cli.looking.opening import look, print_found, topic_filter, topic_name
+from broker.cli.command import (
+    CommandError,
+    Commands,
+    add_config_flags,
+    limit,
+    topic_filter,
+    topic_name,
+)
+from broker.cli.looking import retained_deletion
+from broker.cli.looking.opening import look, print_found
 
 if TYPE_CHECKING:
     from broker.operations.looking.retained_messages import RetainedMessages
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    retained = commands.add_parser("retained", help="look at the retained messages")
+    retained = commands.add_parser("retained", help="look at the retained messages, delete some")
     actions = retained.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print their topics, sizes and times")
     listing.add_argument(
@@ -32,6 +40,7 @@ def add(commands: Commands) -> None:
     for parser, run in ((listing, run_list), (show, run_show)):
         add_config_flags(parser)
         parser.set_defaults(run=run)
+    retained_deletion.add(actions.add_parser("delete", help="have the running broker delete some"))
 
 
 def run_list(options: argparse.Namespace) -> int:

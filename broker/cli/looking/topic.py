@@ -5,8 +5,8 @@ Must stay quick to import, as `broker.cli.main` must.
 
 import argparse
 
-from broker.cli.command import Commands, add_config_flags
-from broker.cli.looking.opening import look, print_found, topic_name
+from broker.cli.command import Commands, add_config_flags, topic_name
+from broker.cli.looking.opening import look, print_found
 
 
 def add(commands: Commands) -> None:

@@ -4,6 +4,9 @@ Must stay quick to import, as `broker.cli.main` must.
 """
 
 import argparse
+import json
+import os
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,8 +19,8 @@ from broker.cli.command import (
     now_ms,
     open_inventory,
     print_lines,
+    topic_name,
 )
-from broker.cli.looking.opening import topic_name
 
 if TYPE_CHECKING:
     from broker.configuration.config import Config
@@ -34,7 +37,7 @@ def add(commands: Commands) -> None:
 
 
 def _seconds(text: str) -> int:
-    from broker.cli.administration.deletion import age
+    from broker.cli.command import age
 
     return max(1, age(text) // 1000)
 
@@ -42,10 +45,34 @@ def _seconds(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     """Print what is known of a client, its broker running or not."""
     config = load_config(options)
+    print_lines(_live(options, config))
     with open_inventory(options) as inventory:
         print_lines(_now(options, config, inventory))
     print_lines(_before(options, config))
     return EXIT_OK
+
+
+def _live(options: argparse.Namespace, config: "Config") -> Iterator[str]:
+    """Yield what the running broker knows of the client: its connection, a clean session."""
+    from broker.operations.control_socket import ControlError, ask
+    from broker.operations.looking import why
+    from storage.local.data_directory import is_in_use
+
+    name = options.client_id
+    data_dir = config.shell.data_dir
+    if not os.path.isdir(os.path.join(data_dir, "db")):
+        return  # what is next says so
+    yield "by the running broker:"
+    if not is_in_use(data_dir):
+        yield "  none runs on this data directory: what follows is as it was left"
+        return
+    try:
+        answer = ask(data_dir, {"do": "client_show", "client_id": name})
+    except ControlError as problem:
+        yield f"  {problem}"
+        return
+    lines = why.connection_lines(json.loads(answer["client"]), options.topic)
+    yield from (f"  {line}" for line in lines)
 
 
 def _now(options: argparse.Namespace, config: "Config", inventory: "Inventory") -> Iterator[str]:
@@ -55,7 +82,7 @@ def _now(options: argparse.Namespace, config: "Config", inventory: "Inventory") 
     from broker.operations.sessions.owed import owed
 
     report = inventory.session(options.client_id)
-    yield f"now, {options.client_id!r}:"
+    yield f"by the database, {options.client_id!r}:"
     session = None if report is None else report.session
     lines = why.session_lines(
         session,
@@ -96,4 +123,8 @@ def _before(options: argparse.Namespace, config: "Config") -> Iterator[str]:
     level = config.settings.history_level
     has_rules = config.shell.acl_file is not None
     yield from (f"  {line}" for line in why.limits_of_knowledge(level, has_rules=has_rules))
-    yield "next: `holdfast session queue`, `holdfast history timeline`, `holdfast topic who`"
+    name = shlex.quote(options.client_id)
+    yield (
+        f"next: `holdfast trace client {name} --for 10m` prints what happens to it from now on; "
+        "`holdfast session queue`, `holdfast history timeline`, `holdfast topic who`"
+    )

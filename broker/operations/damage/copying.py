@@ -39,6 +39,7 @@ from storage.log.layouts.block_format import Block
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
     BACKENDS,
+    BANS,
     BOOKS,
     BOOT_KEY,
     CONNECTIONS,
@@ -121,7 +122,7 @@ class Copying:
         self._copy_of_sessions(MAILBOX)
         self._copy_of_sessions(FETCHES)
         self._copy_plain(BOOKS)
-        for family in (FEED, PRESENCE, DEAD_LETTERS):
+        for family in (FEED, PRESENCE, DEAD_LETTERS, BANS):
             self._copy_plain(family)
         self._copy_history()
         self._copy_retained()

@@ -3,6 +3,7 @@
 Must know every family that a broker writes. Read next: `storage.tables.tables`.
 """
 
+import ipaddress
 import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -20,11 +21,13 @@ from session.state.will_record import decode_connection
 from storage.errors import CorruptRecord
 from storage.history.packed_rows import split_history_key, unpack
 from storage.log.generations import ROW_PREFIX, decode_generation
+from storage.tables.ban_rows import ADDRESS, decode_ban, split_ban_key
 from storage.tables.feed_rows import decode_row
 from storage.tables.fetch_rows import decode_copy, decode_fetch, split_fetch_key
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
     BACKENDS,
+    BANS,
     BOOKS,
     BOOT_KEY,
     CONNECTIONS,
@@ -182,6 +185,13 @@ def _fetch(key: bytes, value: bytes) -> None:
     decode_fetch(value)
 
 
+def _ban(key: bytes, value: bytes) -> None:
+    kind, name = split_ban_key(key)
+    if kind == ADDRESS:
+        ipaddress.ip_network(name)
+    decode_ban(value)
+
+
 # Families whose rows are also decoded where their content is needed.
 DECODERS: Final[dict[str, Callable[[bytes, bytes], object]]] = {
     META: _meta,
@@ -202,4 +212,5 @@ DECODERS: Final[dict[str, Callable[[bytes, bytes], object]]] = {
     PRESENCE: _presence,
     DEAD_LETTERS: _dead_letter,
     FETCHES: _fetch,
+    BANS: _ban,
 }

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.history.text import printable
-from broker.operations.looking.shared_groups import WAITING_MAX, Member, SharedGroup
+from broker.operations.looking.shared_groups import Member, SharedGroup
 from broker.operations.sessions.columns import table
 
-COLUMNS: Final = ("NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT")
+COLUMNS: Final = (
+    "NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT", "BYTES",
+)  # fmt: skip
+NUMBERS: Final = ("MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT", "BYTES")
 MEMBER_COLUMNS: Final = ("CLIENT_ID", "QOS", "CONNECTED", "IN_FLIGHT")
 # The broker keeps no rows of these.
 NOT_LISTED: Final = (
@@ -28,16 +31,15 @@ def as_table(groups: Iterable[SharedGroup]) -> Iterator[str]:
 
 
 def _cells(group: SharedGroup) -> tuple[str, ...]:
-    waiting = group.waiting
-    more = "+" if waiting is not None and waiting >= WAITING_MAX else ""
     return (
         printable(group.share_name),
         printable(group.topic_filter),
         str(group.members_count),
         str(group.connected),
-        "?" if waiting is None else f"{waiting}{more}",
+        "?" if group.waiting is None else str(group.waiting),
         str(group.owed),
         str(group.in_flight),
+        "-" if group.size_bytes is None else str(group.size_bytes),
     )
 
 
@@ -89,9 +91,9 @@ def fields(group: SharedGroup) -> dict[str, object]:
         "members": group.members_count,
         "connected": group.connected,
         "waiting": group.waiting,
-        "waiting_is_at_least": group.waiting is not None and group.waiting >= WAITING_MAX,
         "returned": group.owed,
         "in_flight": group.in_flight,
+        "bytes": group.size_bytes,
         "first_members": [
             {
                 "client_id": member.client_id,

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from broker.operations.looking.rows import Problems, is_connected, readable_rows
+from broker.operations.sessions.backlogs import Backlogs
 from broker.operations.sessions.inventory import Unchanged
 from mqtt.topics import SHARE_PREFIX, split_shared
 from session.state.in_flight import FROM_GROUP, SOURCE_MASK
@@ -36,7 +37,6 @@ PAGE_GROUPS: Final = 10_000  # in memory at once, about 20 MB; all subscriptions
 # Members of a group that are named in a list, and in a page of one; further ones are counted.
 MEMBERS_MAX: Final = 100
 PAGE_MEMBERS_MAX: Final = 10_000
-WAITING_MAX: Final = 1000  # the count of waiting messages stops there
 
 
 class Member:
@@ -61,22 +61,27 @@ class SharedGroup:
         "members_count",
         "owed",
         "position",
+        "returned",
         "share_name",
         "since",
+        "size_bytes",
         "topic_filter",
         "waiting",
     )
 
     def __init__(
-        self, share_name: str, topic_filter: str, position: int, since: int, owed: int
+        self, share_name: str, topic_filter: str, position: int, since: int, owed: list[int]
     ) -> None:
         self.share_name: str = share_name
         self.topic_filter: str = topic_filter
         self.position: int = position
         self.since: int = since
         # Came back from sessions that ended, or are with members whose sessions are not stored.
-        self.owed: int = owed
-        self.waiting: int | None = None  # behind its position; WAITING_MAX is "at least"
+        self.owed: int = len(owed)
+        self.returned: list[int] = owed  # their offsets
+        self.waiting: int | None = None  # behind its position; None = that cannot be read
+        # Topics and payloads of these and of what came back, None = not counted.
+        self.size_bytes: int | None = None
         self.members: list[Member] = []  # the first ones by client id
         self.members_count: int = 0
         self.connected: int = 0  # of all members
@@ -93,12 +98,15 @@ class SharedGroups:
         *,
         page_groups: int = PAGE_GROUPS,
         members_max: int = MEMBERS_MAX,
+        with_bytes: bool = False,
     ) -> None:
+        """`with_bytes` reads every message that is owed."""
         self._store: Final = store
         self._problems: Final = problems
         self._page_groups: Final = page_groups
         self._members_max: Final = members_max
-        self._log: MessageLog | None = None
+        self._with_bytes: Final = with_bytes
+        self._backlogs: Backlogs | None = None
 
     def all(self, now_ms: int) -> Iterator[SharedGroup]:
         """Yield the groups by name and filter, with their members.
@@ -112,7 +120,7 @@ class SharedGroups:
             by_name = {(group.share_name, group.topic_filter): group for group in page}
             self._add_members(by_name)
             for group in page:
-                group.waiting = self._waiting(group)
+                self._count(group)
                 yield group
 
     def find(self, share_name: str, topic_filter: str, now_ms: int) -> SharedGroup | None:
@@ -124,15 +132,16 @@ class SharedGroups:
         key = group_key(share_name, topic_filter)
         for group in self._groups(key, key + b"\0"):
             self._add_members({(share_name, topic_filter): group})
-            group.waiting = self._waiting(group)
+            self._count(group)
             return group
         return None
 
     def _open_log(self, now_ms: int) -> None:
         generations = load_generations(self._store) if GROUPS in self._store.families() else []
         if generations:
-            self._log = MessageLog(Unchanged(self._store), layout=generations[-1].layout)
-            self._log.open(now_ms)
+            log = MessageLog(Unchanged(self._store), layout=generations[-1].layout)
+            log.open(now_ms)
+            self._backlogs = Backlogs(self._store, log)
 
     def _groups(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[SharedGroup]:
         for key, value in readable_rows(self._store, GROUPS, start, stop, self._problems):
@@ -142,9 +151,7 @@ class SharedGroups:
             except (ValueError, CorruptRecord) as problem:
                 self._problems.note(f"shared group {key!r}", problem)
                 continue
-            yield SharedGroup(
-                share_name, topic_filter, record.position, record.since, len(record.owed)
-            )
+            yield SharedGroup(share_name, topic_filter, record.position, record.since, record.owed)
 
     def _add_members(self, groups: dict[tuple[str, str], SharedGroup]) -> None:
         last = ""
@@ -193,26 +200,23 @@ class SharedGroups:
                 counts[name] = counts.get(name, 0) + 1
         return counts
 
-    def _waiting(self, group: SharedGroup) -> int | None:
-        """Return how many messages are behind its position, None if that cannot be read."""
-        if self._log is None:
-            return 0
+    def _count(self, group: SharedGroup) -> None:
+        """Count what is behind its position, and the bytes of all that it is owed."""
+        backlogs = self._backlogs
+        if backlogs is None:
+            group.waiting = group.size_bytes = 0
+            return
         what = f"topic filter {group.topic_filter!r}"
         try:
             row = self._store.get(FILTERS, group.topic_filter.encode())
             if row is None:
                 raise CorruptRecord("it has no row")
             stream = Stream(decode_filter(row)[0], group.topic_filter, group.since)
-            cursor = self._log.cursor([stream], group.position)
-            waiting = 0
-            while waiting < WAITING_MAX:
-                skipped = cursor.skip(WAITING_MAX - waiting)
-                if not skipped:
-                    break
-                waiting += skipped
+            behind = backlogs.behind(group.position, [stream], with_bytes=self._with_bytes)
         except DamagedRows as problem:
             self._problems.note(what, problem)
-            return None
-        if cursor.damage is not None:
-            self._problems.note(f"messages of {what}", cursor.damage)
-        return waiting
+            return
+        group.waiting = behind.messages
+        if self._with_bytes:
+            returned = sum(backlogs.message(offset)[0] for offset in group.returned)
+            group.size_bytes = behind.size_bytes + returned

@@ -6,12 +6,12 @@ Judges nothing and reads nothing: it counts what others have read. Read next:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from broker.history.queries import moment
 from broker.history.text import Event, describe, printable
 from broker.operations.sessions.owed import Owed
-from mqtt.topics import matches
+from mqtt.topics import matches, split_shared
 from session.state.session import Session
 from session.state.subscription import Subscription
 from storage.history.events import FULL, LEVELS, REASONS
@@ -98,6 +98,39 @@ def session_lines(
         yield "it has no subscriptions: nobody owes it anything"
 
 
+def connection_lines(client: dict[str, Any], topic: str | None) -> Iterator[str]:
+    """Yield what a running broker says of a client that is connected (`client_show`)."""
+    user = f"user {printable(client['user'])!r}" if client["user"] else "anonymous"
+    yield (
+        f"it is connected since {client['connected_seconds']} s from {client['address']} "
+        f"({client['listener']}), {user}"
+    )
+    if client["lagging"]:
+        yield "it is behind: it reads what it is owed from the disk"
+    if client["durable"]:
+        return
+    yield (
+        "its session is clean: it gets what comes while it is connected, and nothing is stored for "
+        "it. Messages beyond its window and its queue are dropped (slow_consumer, queue_full)"
+    )
+    filters = client["topic_filters"]
+    if topic is not None:
+        found = [each for each in filters if _filter_matches(each["topic_filter"], topic)]
+        for each in found:
+            yield f"its subscription {printable(each['topic_filter'])!r} matches, QoS {each['qos']}"
+        if not found:
+            more = " of the first 1,000" if len(filters) < client["subscriptions"] else ""
+            yield f"no subscription{more} of it matches {printable(topic)!r}"
+    elif not client["subscriptions"]:
+        yield "it has no subscriptions: nobody owes it anything"
+
+
+def _filter_matches(topic_filter: str, topic: str) -> bool:
+    """Return whether a filter, perhaps a shared one, matches."""
+    shared = split_shared(topic_filter)
+    return matches(topic_filter if shared is None else shared[1], topic)
+
+
 def topic_lines(session: Session, topic: str) -> Iterator[str]:
     """Yield which subscriptions match a topic, and what each of them gets."""
     found = [each for each in session.subscriptions.values() if matches(each.stream_filter, topic)]
@@ -133,7 +166,8 @@ def limits_of_knowledge(level: int, *, has_rules: bool) -> Iterator[str]:
     if level < FULL:
         yield (
             f"history.detail is {LEVELS[level]!r}: what became of single messages is not "
-            'recorded. With "full" it is from then on (SIGHUP is enough, unless it is off)'
+            'recorded. With "full" it is from then on, for all clients (SIGHUP is enough, '
+            "unless it is off); a trace shows it for this one, while it is on"
         )
     if has_rules:
         yield "what the rules deny is in the log: event client_denied"

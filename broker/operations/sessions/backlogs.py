@@ -1,17 +1,23 @@
-"""Counts what sessions are owed: messages, bytes, and since when.
+"""What sessions are owed: messages, bytes, since when, and in which generations of the log.
 
 Messages are counted in the index of the log, without reading them; bytes are counted by reading
-every message, so only where somebody asks. Memory does not grow with a backlog. Thousands of
-sessions may be owed the same messages, so what was counted from one position serves all sessions
-with the same streams: only the way to the nearest such position is counted. Must never change the
-store. Read next: `storage.log.cursor`, `broker.operations.sessions.owed`.
+every message, so only where somebody asks. Memory does not grow with a backlog. Must never change
+the store. Read next: `broker.operations.sessions.behind`, which counts,
+`broker.operations.sessions.owed`.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from mqtt.message import Message
+from broker.operations.sessions.behind import (
+    NOTHING,
+    Behind,
+    Extents,
+    Known,
+    Reading,
+)
+from broker.operations.sessions.overlaps import apart
+from broker.operations.sessions.sizes import Sizes, size_of
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.session import Session
 from storage.api import Store
@@ -20,146 +26,213 @@ from storage.log.message_log import MessageLog, Stream
 from storage.tables.fetch_rows import Copy, decode_copy
 from storage.tables.tables import MAILBOX, mailbox_key
 
-# Messages counted at a time: entries of an index cost 40 bytes each, messages are at most 1 MiB.
-SKIP_PAGE: Final = 4096
-READ_PAGE: Final = 256
-# What is remembered at a time: positions from which everything was counted, and the streams that
-# they belong to, one for each filter. 30 MB.
+# What is remembered at a time: counts, and the streams that they belong to. 30 MB.
 POINTS_MAX: Final = 200_000
-
-# The streams of a session: filter ids, each with its since-offset if that is above the position.
-Key = tuple[tuple[int, int], ...]
+SIZES_MAX: Final = 10_000  # messages in flight whose size is remembered: 1 MB
 
 
 class Backlog:
     """What one session is owed, beside the number of packet ids in flight."""
 
-    __slots__ = ("oldest_ms", "size_bytes", "waiting")
+    __slots__ = ("first", "generations", "oldest_ms", "size_bytes", "waiting")
 
-    def __init__(self, waiting: int, size_bytes: int | None, oldest_ms: int) -> None:
+    def __init__(
+        self,
+        waiting: int,
+        size_bytes: int | None,
+        oldest_ms: int,
+        generations: int = 0,
+        first: int = 0,
+    ) -> None:
         self.waiting: int = waiting  # messages behind its position
         # Topics and payloads of these and of what is in flight; None = not counted.
         self.size_bytes: int | None = size_bytes
-        self.oldest_ms: int = oldest_ms  # broker time at which the oldest was accepted, 0 = none
+        # Broker time at which the oldest of both was accepted, 0 = none.
+        self.oldest_ms: int = oldest_ms
+        # A bit for each generation of the log that it needs, the oldest is the lowest bit.
+        self.generations: int = generations
+        self.first: int = first  # offset of the first that waits, 0 = none, or not known
 
 
 class Backlogs:
-    """Counts the backlogs of many sessions of one store."""
+    """Counts the backlogs of many sessions of one store, which must not change meanwhile."""
 
     def __init__(
-        self, store: Store, log: MessageLog | None, *, points_max: int = POINTS_MAX
+        self,
+        store: Store,
+        log: MessageLog | None,
+        *,
+        points_max: int = POINTS_MAX,
+        known: Known | None = None,
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
+        """`known` is what is known already, and is added to; `breathe` is called now and then."""
         self._store: Final = store
         self._log: Final = log
+        self.extents: Final = None if log is None else Extents(log)
         self._points_max: Final = points_max
-        self._known: dict[tuple[Key, bool], _Known] = {}
-        self._points = 0
+        self._known: Final = known or Known()
+        self._sizes: Final = None if log is None else Sizes(log, breathe)
+        self._breathe: Final = breathe
+        self._readings: dict[tuple[tuple[tuple[int, int], ...], bool], Reading] = {}
+        self._points = 0  # how much is remembered in them
+        # Bytes of messages in flight, and when they were accepted, by offset.
+        self._in_flights: dict[int, tuple[int, int]] = {}
 
-    def count(self, session: Session, streams: Sequence[Stream], *, with_bytes: bool) -> Backlog:
+    def count(
+        self,
+        session: Session,
+        streams: Sequence[Stream],
+        *,
+        with_bytes: bool,
+        with_oldest: bool = True,
+    ) -> Backlog:
         """Return what a stored session is owed, in flight and behind its position.
 
         Its bytes are counted only `with_bytes`. Messages that cannot be read count, without bytes.
+        Unless `with_oldest` the oldest one is that of what is in flight.
         """
-        size, oldest = self._in_flight(session, with_bytes)
-        point = self._behind(session.position, streams, with_bytes)
-        oldest_ms = min((ms for ms in (oldest, point.oldest_ms) if ms), default=0)
-        return Backlog(point.messages, size + point.size if with_bytes else None, oldest_ms)
+        size, oldest, generations = self._in_flight(session, with_bytes)
+        behind = self.behind(session.position, streams, with_bytes=with_bytes)
+        if with_oldest and behind.messages:
+            _, first_ms = self.first(session.position, streams, with_bytes=with_bytes)
+            oldest = min((ms for ms in (oldest, first_ms) if ms), default=0)
+        return Backlog(
+            behind.messages,
+            size + behind.size_bytes if with_bytes else None,
+            oldest,
+            generations | behind.generations,
+            behind.first,
+        )
 
-    def _behind(self, position: int, streams: Sequence[Stream], with_bytes: bool) -> "_Point":
+    def behind(self, position: int, streams: Sequence[Stream], *, with_bytes: bool) -> Behind:
         """Return what waits behind a position."""
         log = self._log
         if log is None or not streams or position >= log.end:
-            return _Point(0, 0, 0)
-        # Below the position a since-offset says nothing, and it must not: sessions that subscribed
-        # at different times have the same streams, and are counted from each other's positions.
-        streams = [
-            Stream(each.filter_id, each.topic_filter, each.since if each.since > position else 0)
-            for each in streams
-        ]
-        key = tuple(sorted((each.filter_id, each.since) for each in streams))
-        if self._points >= self._points_max:
-            self._known.clear()
-            self._points = 0
-        known = self._known.get((key, with_bytes))
-        if known is None:
-            known = self._known[key, with_bytes] = _Known(log.end)
-            self._points += len(key)
-        index = bisect_left(known.positions, position)
-        if known.positions[index] == position:
-            return known.points[index]
-        above, before = known.positions[index], known.points[index]
-        below = known.positions[index - 1] if index else None
-        if below is not None and position - below < above - position:
-            nearer = known.points[index - 1]
-            messages, size = _counted(log, streams, below, position, with_bytes)
-            messages, size = max(0, nearer.messages - messages), max(0, nearer.size - size)
-        else:
-            messages, size = _counted(log, streams, position, above, with_bytes)
-            messages, size = before.messages + messages, before.size + size
-        oldest_ms = _first_accepted(log, streams, position) if messages else 0
-        point = _Point(messages, size, oldest_ms)
-        known.positions.insert(index, position)
-        known.points.insert(index, point)
-        self._points += 1
-        return point
+            return NOTHING
+        messages = size = generations = first = 0
+        is_known = True
+        for reading, start in self._parts(position, streams, with_bytes):
+            before = reading.size
+            found = reading.behind(start)
+            self._points += reading.size - before
+            messages += found.messages
+            size += found.size_bytes
+            generations |= found.generations
+            if found.first and (not first or found.first < first):
+                first = found.first
+            is_known = is_known and (bool(found.first) or not found.messages)
+        return Behind(messages, size, generations, first if is_known else 0)
 
-    def _in_flight(self, session: Session, with_bytes: bool) -> tuple[int, int]:
-        """Return (bytes, when the oldest was accepted) of what is in flight and sent again.
+    def first(
+        self, position: int, streams: Sequence[Stream], *, with_bytes: bool
+    ) -> tuple[int, int]:
+        """Return (offset, when it was accepted) of the oldest message behind a position.
+
+        (0, 0) = there is none that can be read.
+        """
+        log = self._log
+        if log is None or not streams or position >= log.end:
+            return 0, 0
+        oldest = (0, 0)
+        for reading, start in self._parts(position, streams, with_bytes):
+            before = reading.size
+            found = reading.first(start)
+            self._points += reading.size - before
+            if found[0] and (not oldest[0] or found < oldest):
+                oldest = found
+        return oldest
+
+    def message(self, offset: int) -> tuple[int, int]:
+        """Return (bytes, when it was accepted) of a message, (0, 0) if it cannot be read."""
+        found = self._in_flights.get(offset)
+        if found is None:
+            try:
+                message = None if self._log is None else self._log.get(offset)
+            except DamagedRows:
+                message = None
+            found = (0, 0) if message is None else (size_of(message), message.accepted_at_ms)
+            if len(self._in_flights) >= SIZES_MAX:
+                self._in_flights.clear()
+            self._in_flights[offset] = found
+        return found
+
+    def bit_of(self, offset: int) -> int:
+        """Return the bit of the generation that holds an offset, 0 if none does."""
+        return 0 if self.extents is None else self.extents.bit_of(offset)
+
+    def _parts(
+        self, position: int, streams: Sequence[Stream], with_bytes: bool
+    ) -> list[tuple[Reading, int]]:
+        """Return streams that have no message in common, each with the position to read from."""
+        parts: list[tuple[Reading, int]] = []
+        for group in apart(streams) if len(streams) > 1 else [streams]:
+            start = position
+            if len(group) == 1:
+                start = max(start, group[0].since)
+            # Below the position a since-offset says nothing, and it must not: sessions that
+            # subscribed at different times have the same streams, and share what is counted.
+            key = tuple(
+                sorted((each.filter_id, each.since if each.since > start else 0) for each in group)
+            )
+            parts.append((self._reading(key, group, with_bytes), start))
+        return parts
+
+    def _reading(
+        self, key: tuple[tuple[int, int], ...], group: Sequence[Stream], with_bytes: bool
+    ) -> Reading:
+        if self._points >= self._points_max:
+            self._readings.clear()
+            self._points = 0
+        reading = self._readings.get((key, with_bytes))
+        if reading is None:
+            assert self._log is not None
+            assert self.extents is not None
+            filters = {each.filter_id: each.topic_filter for each in group}
+            reading = self._readings[key, with_bytes] = Reading(
+                self._log,
+                self.extents,
+                [Stream(number, filters[number], since) for number, since in key],
+                self._known,
+                self._sizes if with_bytes else None,
+                self._breathe,
+            )
+            self._points += reading.size
+        return reading
+
+    def _in_flight(self, session: Session, with_bytes: bool) -> tuple[int, int, int]:
+        """Return (bytes, when the oldest was accepted, generations) of what is in flight.
 
         A message whose PUBREC has come is not sent again. One that cannot be read has no bytes.
         """
-        size = oldest = 0
+        size = oldest = generations = 0
         offsets: list[int] = []
         for entry in session.in_flight.values():
+            reference = entry >> REFERENCE_SHIFT
+            is_copy = entry & SOURCE_MASK == FROM_MAILBOX
+            if not is_copy and reference:
+                generations |= self.bit_of(reference)
             if entry & RELEASED:
                 continue
-            reference = entry >> REFERENCE_SHIFT
-            if entry & SOURCE_MASK != FROM_MAILBOX:
+            if not is_copy:
                 offsets.append(reference)
-                continue
-            copy = load_copy(self._store, session.client_id, reference)
-            if copy is not None:
-                size += size_of(copy.message)
-                oldest = min(oldest or copy.message.accepted_at_ms, copy.message.accepted_at_ms)
+            else:
+                copy = load_copy(self._store, session.client_id, reference)
+                if copy is not None:
+                    size += size_of(copy.message)
+                    oldest = min(oldest or copy.message.accepted_at_ms, copy.message.accepted_at_ms)
         is_first = True
         for offset in sorted(offsets):
-            message = self._get(offset)
-            if message is None:
+            message_size, accepted_ms = self.message(offset)
+            if not accepted_ms:
                 continue
-            size += size_of(message)
+            size += message_size
             if is_first:
-                oldest = min(oldest or message.accepted_at_ms, message.accepted_at_ms)
+                oldest = min(oldest or accepted_ms, accepted_ms)
                 is_first = False
             if not with_bytes:
                 break
-        return size, oldest
-
-    def _get(self, offset: int) -> Message | None:
-        try:
-            return None if self._log is None else self._log.get(offset)
-        except DamagedRows:
-            return None
-
-
-class _Point:
-    """What waits behind one position."""
-
-    __slots__ = ("messages", "oldest_ms", "size")
-
-    def __init__(self, messages: int, size: int, oldest_ms: int) -> None:
-        self.messages: Final = messages
-        self.size: Final = size
-        self.oldest_ms: Final = oldest_ms
-
-
-class _Known:
-    """The positions of the same streams from which everything was counted, in their order."""
-
-    __slots__ = ("points", "positions")
-
-    def __init__(self, end: int) -> None:
-        self.positions: Final = [end]
-        self.points: Final = [_Point(0, 0, 0)]
+        return size, oldest, generations
 
 
 def load_copy(store: Store, client_id: str, reference: int) -> Copy | None:
@@ -169,38 +242,3 @@ def load_copy(store: Store, client_id: str, reference: int) -> Copy | None:
         return None if row is None else decode_copy(row)
     except DamagedRows:
         return None
-
-
-def size_of(message: Message) -> int:
-    """Return the bytes of a message that are counted: its topic and its payload."""
-    topic = message.topic
-    return len(message.payload) + (len(topic) if topic.isascii() else len(topic.encode()))
-
-
-def _counted(
-    log: MessageLog, streams: Sequence[Stream], position: int, until: int, with_bytes: bool
-) -> tuple[int, int]:
-    """Return (messages, bytes) of some streams after `position` up to the offset `until`."""
-    cursor = log.cursor(streams, position, until)
-    count = size = 0
-    while not cursor.is_at_end:
-        if with_bytes:
-            messages = cursor.next(READ_PAGE)
-            count += len(messages)
-            size += sum([size_of(message) for message in messages])
-        else:
-            count += cursor.skip(SKIP_PAGE)
-        count += len(cursor.lost)
-        cursor.lost.clear()
-    return count, size
-
-
-def _first_accepted(log: MessageLog, streams: Sequence[Stream], position: int) -> int:
-    """Return when the first message after `position` was accepted, 0 if none can be read."""
-    cursor = log.cursor(streams, position)
-    while not cursor.is_at_end:
-        messages = cursor.next(1)
-        if messages:
-            return messages[0].accepted_at_ms
-        cursor.lost.clear()
-    return 0

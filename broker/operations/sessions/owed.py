@@ -10,8 +10,9 @@ whole backlog. Read next: `broker.operations.sessions.inventory`.
 from collections.abc import Iterator
 from typing import Final
 
-from broker.operations.sessions.backlogs import READ_PAGE, load_copy
+from broker.operations.sessions.backlogs import load_copy
 from broker.operations.sessions.inventory import Inventory, SessionReport
+from broker.operations.sessions.sizes import READ_PAGE
 from mqtt.message import Message
 from mqtt.topics import matches
 from session.live.backlog_trim import Trim, Trimmer

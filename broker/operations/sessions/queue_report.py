@@ -9,10 +9,10 @@ from typing import Final
 
 from broker.history.text import printable
 from broker.operations.sessions import columns
-from broker.operations.sessions.backlogs import size_of
 from broker.operations.sessions.columns import moment
 from broker.operations.sessions.inventory import Inventory
 from broker.operations.sessions.owed import Owed
+from broker.operations.sessions.sizes import size_of
 from session.state.session import Session
 
 FIELDS: Final = (

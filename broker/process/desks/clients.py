@@ -6,29 +6,32 @@ next: `session.administration`, which does it, and `broker.cli.administration`, 
 
 import fnmatch
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Final
 
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import BY, Absent, Answer, ControlError, Request
+from broker.process.desks.engine_work import begin, whole_number
+from mqtt.topics import filter_problem
 from session.administration import Administration
 from session.engine import Engine
+from session.errands.group_purging import GroupPurge
 from session.live.connection import Connection
 from session.purging import Purge
 from session.state.session import EXPIRY_NEVER
-from storage.errors import DamagedRows, Recoverable
 
 LIST: Final = "client_list"
 SHOW: Final = "client_show"
 KICK: Final = "client_kick"
 END: Final = "session_end"
 PURGE: Final = "session_purge"
+GROUP_PURGE: Final = "group_purge"
 PURGED: Final = "session_purge_status"  # how far the purge with a number is
 RECLAIM: Final = "storage_reclaim"
 STORAGE: Final = "storage_show"
-REQUESTS: Final = frozenset({LIST, SHOW, KICK, END, PURGE, PURGED, RECLAIM, STORAGE})
+REQUESTS: Final = frozenset({LIST, SHOW, KICK, END, PURGE, GROUP_PURGE, PURGED, RECLAIM, STORAGE})
 
 PAGE_CLIENTS: Final = 256  # looked at for one page: about 2 ms
 PAGE_BYTES: Final = 128 << 10  # of one page; the last client may exceed it
@@ -36,7 +39,6 @@ FILTERS_MAX: Final = 1000  # shown of one client
 FILTERS_BYTES_MAX: Final = 128 << 10
 WALKS_MAX: Final = 4  # lists that are under way at once
 KNOWN_MAX: Final = 256  # purges whose end is remembered
-REASON_BYTES_MAX: Final = 1024  # of what a client is told, UTF-8
 Row = dict[str, Any]
 
 
@@ -49,7 +51,7 @@ class ClientDesk:
         self._log: Final = log
         # By who lists: the number of the next page, and whom it has not shown.
         self._walks: Final[dict[str, tuple[int, Iterator[str]]]] = {}
-        self._purges: Final[dict[str, Purge]] = {}  # by number, oldest first
+        self._purges: Final[dict[str, Purge | GroupPurge]] = {}  # by number, oldest first
         self._last_purge = 0
 
     def answer(self, request: Request) -> Answer:
@@ -60,36 +62,12 @@ class ClientDesk:
             KICK: self._kick,
             END: self._end,
             PURGE: self._purge,
+            GROUP_PURGE: self._purge_group,
             PURGED: self._purged,
             RECLAIM: self._reclaim,
             STORAGE: self._show_storage,
         }
-        if len(request.get("reason", "").encode()) > REASON_BYTES_MAX:
-            raise ControlError(f"the reason is too long: expected {REASON_BYTES_MAX} bytes at most")
-        found: Future[Request] = Future()
-        self._driver.run(self._work, works[request["do"]], request, found)
-        return found
-
-    def _work(
-        self,
-        work: Callable[[Request, Future[Request]], None],
-        request: Request,
-        found: Future[Request],
-    ) -> None:
-        """Do the work; an exception that is not expected is the driver's, and ends the wait."""
-        why: ControlError | None = ControlError("an internal error, which is in the log")
-        try:
-            work(request, found)
-            why = None
-        except ControlError as problem:
-            why = problem
-        except DamagedRows as problem:
-            why = ControlError(f"{problem}; `holdfast db repair` saves the rest")
-        except Recoverable as problem:
-            why = ControlError(str(problem))
-        finally:
-            if why is not None:
-                found.set_exception(why)
+        return begin(self._driver, works[request["do"]], request)
 
     @property
     def _administration(self) -> Administration:
@@ -176,7 +154,7 @@ class ClientDesk:
 
     def _end(self, request: Request, found: Future[Request]) -> None:
         client_id, reason = request.get("client_id", ""), request.get("reason", "")
-        offline_ms = _ms(request, "offline_ms")
+        offline_ms = whole_number(request, "offline_ms")
         ended = self._administration.end_session(
             client_id, request[BY], reason, offline_ms=offline_ms
         )
@@ -193,14 +171,10 @@ class ClientDesk:
                 f"client {client_id!r} is connected: `holdfast client kick` ends that"
             )
         purge = administration.purge(
-            client_id, request[BY], reason, older_ms=_ms(request, "older_ms")
+            client_id, request[BY], reason, older_ms=whole_number(request, "older_ms")
         )
         if purge is None:
             raise Absent(f"no client {client_id!r} has a session")
-        self._last_purge += 1
-        if len(self._purges) >= KNOWN_MAX:
-            del self._purges[next(iter(self._purges))]
-        self._purges[str(self._last_purge)] = purge
         self._log.info(
             "session_purged",
             "an operator drops what waits for a session",
@@ -208,7 +182,41 @@ class ClientDesk:
             by=request[BY],
             reason=reason,
         )
-        found.set_result({"purge": str(self._last_purge)})
+        found.set_result({"purge": self._numbered(purge)})
+
+    def _purge_group(self, request: Request, found: Future[Request]) -> None:
+        group, topic_filter = request.get("group", ""), request.get("topic_filter", "")
+        topic = request.get("topic") or None
+        problem = None if topic is None else filter_problem(topic)
+        if problem is not None:
+            raise ControlError(problem)
+        purge = self._administration.purge_group(
+            group,
+            topic_filter,
+            request[BY],
+            request.get("reason", ""),
+            older_ms=whole_number(request, "older_ms"),
+            topic=topic,
+        )
+        if purge is None:
+            raise ControlError(f"no shared group {group!r} of {topic_filter!r}")
+        self._log.info(
+            "group_purged",
+            "an operator drops what waits for a shared subscription",
+            group=group,
+            topic_filter=topic_filter,
+            by=request[BY],
+            reason=request.get("reason", ""),
+        )
+        found.set_result({"purge": self._numbered(purge)})
+
+    def _numbered(self, purge: Purge | GroupPurge) -> str:
+        """Return the number by which a purge is known."""
+        self._last_purge += 1
+        if len(self._purges) >= KNOWN_MAX:
+            del self._purges[next(iter(self._purges))]
+        self._purges[str(self._last_purge)] = purge
+        return str(self._last_purge)
 
     def _purged(self, request: Request, found: Future[Request]) -> None:
         """Tell how far a purge is; its end is told when it is durable."""
@@ -241,14 +249,6 @@ class ClientDesk:
             event, words, client_id=client_id, by=request[BY], reason=request.get("reason", "")
         )
         self._driver.when_durable(lambda: found.set_result({"client_id": client_id}))
-
-
-def _ms(request: Request, name: str) -> int:
-    """Return a time of a request, 0 if it has none."""
-    text = request.get(name, "0")
-    if not text.isdecimal() or int(text) >= 1 << 62:
-        raise ControlError(f"{name} = {text[:40]!r}: expected a number")
-    return int(text)
 
 
 def _absent(request: Request) -> Absent:

@@ -35,7 +35,6 @@ class RestartDesk:
         gauges, status = self._driver.gauges(), self._status
         durable = gauges["sessions_stored_online"]
         refused = self._engine.refused_by
-        disk = status.disk
         found.append(
             {
                 "phase": status.phase,
@@ -46,7 +45,7 @@ class RestartDesk:
                 "durability": status.durability,
                 "last_recovery_seconds": round(status.recovery_seconds, 2),
                 "writes_refused": "" if refused is None else str(refused),
-                "disk_is_low": disk is not None and disk.free_bytes < disk.low_water_bytes,
+                "disk_is_low": status.is_disk_low(),
                 "backends_down": sorted(
                     name for name, is_required in status.backends_down.items() if is_required
                 ),

@@ -21,7 +21,7 @@ from session.live.tick import STEPS_SHIFT
 from session.state.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.session import Session
 from storage.errors import DamagedRows
-from storage.log.message_log import Stream
+from storage.log.message_log import Cursor, Stream
 
 # Messages one group may read from the store in one tick; it bounds how long the sockets wait.
 READ_MAX: Final = 64
@@ -61,7 +61,7 @@ class Distribution:
             elif message.qos == 0:
                 self._publish_qos0(group, message)
             elif group.is_stored:
-                self._drop(group, message, "total_limit")
+                self.drop(group, message, "total_limit")
             else:
                 self._publish_in_memory(group, message)
 
@@ -89,12 +89,12 @@ class Distribution:
             group.queue(message)
             return
         if settings.on_limit == "drop_oldest" and group.pending:
-            self._drop(group, group.next_pending(), "queue_full")
+            self.drop(group, group.next_pending(), "queue_full")
             while group.pending and group.pending_bytes > bytes_max:
-                self._drop(group, group.next_pending(), "queue_full")
+                self.drop(group, group.next_pending(), "queue_full")
             group.queue(message)
         else:
-            self._drop(group, message, "queue_full")
+            self.drop(group, message, "queue_full")
 
     def _publish_qos0(self, group: Group, message: Message) -> None:
         members = list(group.members)
@@ -237,7 +237,7 @@ class Distribution:
             if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
                 self._expire(group, message)
             elif connection is None:
-                self._drop(group, message, "storage_refused" if is_lost else "not_authorized")
+                self.drop(group, message, "storage_refused" if is_lost else "not_authorized")
             else:
                 self._hand_out(group, connection, message)
 
@@ -266,14 +266,14 @@ class Distribution:
                 continue
             max_age_ms = self._settings.max_age_s * 1000
             if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
-                self._drop(group, message, "max_age")
+                self.drop(group, message, "max_age")
                 continue
             connection = self._pick(group, message.topic)
             if connection is None:
                 if self._may_any_receive(group, message.topic):
                     group.owed.appendleft(message.offset)
                     return False
-                self._drop(group, message, "not_authorized")
+                self.drop(group, message, "not_authorized")
                 continue
             self._hand_out(group, connection, message)
         return True
@@ -287,32 +287,59 @@ class Distribution:
                 message = self._log.get(offset)
             except DamagedRows as problem:
                 self._damage.note("message", problem, "", f"offset {offset}")
-                self._drop_known(group, offset, 0, "damaged")
+                self.drop_known(group, offset, 0, "damaged")
                 continue
             if message is not None:
                 return message
-            self._drop_known(group, offset, 0, "max_age")
+            self.drop_known(group, offset, 0, "max_age")
         if not group.is_lagging:
             return None
-        if group.cursor is None:
-            entry = group.entry
-            stream = Stream(entry.filter_id, entry.topic_filter, group.since)
-            group.cursor = self._log.cursor([stream], group.position)
-        before = group.cursor.position
-        found = group.cursor.next(1, SCAN_MAX)
-        if group.cursor.lost:
-            for offset in self._damage.passed_over(group.cursor):
-                self._drop_known(group, offset, 0, "damaged")
+        cursor = self._cursor(group)
+        before = cursor.position
+        found = self._read_log(group, cursor, 1)
         if found:
             group.position = found[0].offset
             return found[0]
-        if group.cursor.position > before:
-            group.position = group.cursor.position
+        if cursor.position > before:
+            group.position = cursor.position
             return None
         group.is_lagging = False
         group.cursor = None
         group.position = self._log.end
         return None
+
+    def _cursor(self, group: Group) -> Cursor:
+        """Return what reads the log for a stored group, from its position on."""
+        if group.cursor is None:
+            entry = group.entry
+            stream = Stream(entry.filter_id, entry.topic_filter, group.since)
+            group.cursor = self._log.cursor([stream], group.position)
+        return group.cursor
+
+    def _read_log(self, group: Group, cursor: Cursor, count: int) -> list[Message]:
+        """Return the next messages of the log; count and record those that cannot be read."""
+        found = cursor.next(count, SCAN_MAX)
+        if cursor.lost:
+            for offset in self._damage.passed_over(cursor):
+                self.drop_known(group, offset, 0, "damaged")
+        return found
+
+    def look_behind(self, group: Group, count: int) -> tuple[list[Message], int]:
+        """Return messages behind the position of a stored group that lags, and how far they reach.
+
+        The caller decides what becomes of each, and moves the position with `move`. Call it when
+        the batch is written.
+        """
+        cursor = self._cursor(group)
+        return self._read_log(group, cursor, count), cursor.position
+
+    def move(self, group: Group, upto: int) -> None:
+        """Move the position of a stored group; what `look_behind` returned behind it stays."""
+        if upto > group.position:
+            group.position = upto
+        if group.cursor is not None and group.cursor.position != group.position:
+            group.cursor = None  # read again from there
+        self._tick.dirty_groups[group] = None
 
     def _may_any_receive(self, group: Group, topic: str) -> bool:
         """May a connected member receive the topic, once it has room?"""
@@ -362,12 +389,13 @@ class Distribution:
                 group.share_name, group.entry.filter_id, message, self._tick.now
             )
 
-    def _drop(self, group: Group, message: Message, reason: str) -> None:
-        """Count and record that no member gets a message."""
+    def drop(self, group: Group, message: Message, reason: str) -> None:
+        """Count and record that no member gets a message; the caller takes it from the group."""
         size = len(message.payload)
-        self._drop_known(group, self._deliveries.id_of(message), size, reason)
+        self.drop_known(group, self._deliveries.id_of(message), size, reason)
 
-    def _drop_known(self, group: Group, message_id: int, size: int, reason: str) -> None:
+    def drop_known(self, group: Group, message_id: int, size: int, reason: str) -> None:
+        """Do as `drop` for a message that is known by its id in the history, and its size."""
         self._counters.drop(reason)
         if self._deliveries.is_on:
             stream = group.entry.filter_id

@@ -60,6 +60,10 @@ class Reader(Protocol):
         """Skip at most `count` of the messages that `next` would return; return how many."""
         ...
 
+    def offsets(self, count: int, upto: int, scan_max: int) -> list[int]:
+        """Skip as `skip` does; return the offsets of what was skipped."""
+        ...
+
     def buffered(self) -> int:
         """Return how many messages are read ahead (a lower bound of what is left)."""
         ...
@@ -101,6 +105,13 @@ class Slab(Protocol):
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
         """Return the messages at `offsets` in their order, None where there is none."""
+        ...
+
+    def sizes(self, first: int, last: int) -> list[int]:
+        """Return the bytes of topic and payload of the messages from `first` to `last`.
+
+        0 = there is none, or it cannot be read.
+        """
         ...
 
     def first_from(self, offset: int) -> Message | None:

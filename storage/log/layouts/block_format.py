@@ -254,6 +254,32 @@ class Block:
                 raise CorruptRecord(f"message {offset} is in no run of its block to {self.last}")
         return message
 
+    def sizes(self) -> list[int]:
+        """Return the bytes of topic and payload of each message, in order, without decoding them.
+
+        0 = its run is not where it can be.
+        """
+        data, limit = self._data, self.size - _CRC_SIZE
+        found = [0] * self.count
+        for run, number in enumerate(self._starts):
+            at = self._body + self._places[run]
+            if at + RUN_SIZE > limit:
+                continue
+            flags, publisher, topic, properties, _, _, count, payloads = _unpack_run(data, at)
+            if not 0 < count <= self.count - number:
+                continue
+            if not flags & VARIED_FLAG:
+                found[number : number + count] = [topic + payloads // count] * count
+                continue
+            at += RUN_SIZE + publisher + topic + properties
+            if flags & NAMED_FLAG:
+                _, at = _name_place(data, at, limit)
+            if at + SIZE_SIZE * count > limit:
+                continue
+            sizes = struct.unpack_from(f">{count}I", data, at)
+            found[number : number + count] = [topic + size for size in sizes]
+        return found
+
     def run_end(self, offset: int) -> int:
         """Return the last offset of the run that contains `offset`."""
         run = bisect_right(self._starts, offset - self.first)

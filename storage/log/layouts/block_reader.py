@@ -414,6 +414,19 @@ class BlockReader:
             self.position = self._ready[self._at - 1] >> BACK_BITS
         return skipped
 
+    def offsets(self, count: int, upto: int, scan_max: int) -> list[int]:
+        """Skip as `skip` does; return the offsets of what was skipped."""
+        found: list[int] = []
+        self._merge.allow(scan_max // SEARCH_ROWS)
+        while len(found) < count:
+            if self._at == len(self._ready) and not self._take(count - len(found), upto):
+                break
+            stop = min(self._at + count - len(found), len(self._ready))
+            found += [entry >> BACK_BITS for entry in self._ready[self._at : stop]]
+            self._at = stop
+            self.position = found[-1]
+        return found
+
     def buffered(self) -> int:
         """Return how many distinct offsets are read ahead."""
         return len(self._ready) - self._at + self._merge.buffered()
@@ -499,6 +512,10 @@ class BlockScan:
     def skip(self, count: int, upto: int, scan_max: int) -> int:
         """Skip at most `count` of the messages that `next` would return; return how many."""
         return len(self.next(count, upto, scan_max))
+
+    def offsets(self, count: int, upto: int, scan_max: int) -> list[int]:
+        """Skip as `skip` does; return the offsets of what was skipped."""
+        return [message.offset for message in self.next(count, upto, scan_max)]
 
     def buffered(self) -> int:
         """Return 0: rows that were read ahead are not known to match."""

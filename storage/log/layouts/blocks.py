@@ -14,7 +14,7 @@ from typing import Final
 from mqtt.message import Message
 from storage.api import Batch, Row, Store
 from storage.errors import DamagedRows
-from storage.log.layouts.api import Stream
+from storage.log.layouts.api import Stream, first_number
 from storage.log.layouts.block_format import BACK_BITS, KEY_SIZE, Block, decode_index, index_start
 from storage.log.layouts.block_reader import BlockCache, BlockReader, BlockRows, BlockScan
 from storage.log.layouts.block_writer import Sealing
@@ -160,6 +160,34 @@ class BlockSlab:
             if block is None or offset < block.first or offset > block.last:
                 block = self._rows.covering(offset)
             found.append(None if block is None else block.get(offset))
+        return found
+
+    def sizes(self, first: int, last: int) -> list[int]:
+        """Return the bytes of topic and payload of the messages from `first` to `last`."""
+        found = [0] * (last + 1 - first)
+        start = first
+        while start <= last:
+            try:
+                rows = self._rows.page(start, _PAGE)
+            except DamagedRows as damage:
+                rows = damage.rows
+                if not rows and damage.resume is not None:
+                    start = max(start + 1, first_number(damage.resume))
+                    continue
+            if not rows:
+                break
+            for key, value in rows:
+                end = int.from_bytes(key, "big")
+                start = end + 1
+                try:
+                    sizes = Block(value, end).sizes()
+                except DamagedRows:
+                    continue
+                begin = end + 1 - len(sizes)
+                low, high = max(first, begin), min(last, end)
+                if low <= high:
+                    wanted = sizes[low - begin : high + 1 - begin]
+                    found[low - first : high + 1 - first] = wanted
         return found
 
     def first_from(self, offset: int) -> Message | None:

@@ -199,16 +199,20 @@ class IndexReader:
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
         """Skip at most `count` messages, reading only index rows; return how many."""
-        skipped = 0
+        return len(self.offsets(count, upto, scan_max))
+
+    def offsets(self, count: int, upto: int, scan_max: int) -> list[int]:
+        """Skip as `skip` does; return the offsets of what was skipped."""
+        found: list[int] = []
         self._merge.allow(scan_max // SEARCH_ROWS)
-        while skipped < count:
-            offsets = self._take(min(count - skipped, INDEX_PAGE_MAX), upto)
+        while len(found) < count:
+            offsets = self._take(min(count - len(found), INDEX_PAGE_MAX), upto)
             if not offsets:
                 break
-            skipped += len(offsets)
+            found += offsets
             self.position = offsets[-1]
         self._note_damage()
-        return skipped
+        return found
 
     def _take(self, count: int, upto: int) -> list[int]:
         """Merge the next offsets; if there are none, move the position."""

@@ -157,6 +157,10 @@ class TopicScan:
         """Skip at most `count` messages; return how many."""
         return len(self._take(count, upto, scan_max))
 
+    def offsets(self, count: int, upto: int, scan_max: int) -> list[int]:
+        """Skip as `skip` does; return the offsets of what was skipped."""
+        return [offset for offset, _ in self._take(count, upto, scan_max)]
+
     def buffered(self) -> int:
         """Return 0: rows that were read ahead are not known to match."""
         return 0
@@ -258,6 +262,18 @@ class RowSlab:
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
         """Return the messages at `offsets` in their order, None where there is none."""
         return self._rows.get_many(offsets)
+
+    def sizes(self, first: int, last: int) -> list[int]:
+        """Return the bytes of topic and payload of the messages from `first` to `last`."""
+        found: list[int] = []
+        for offset in range(first, last + 1):
+            try:
+                message = self._rows.get_many((offset,))[0]
+            except DamagedRows:
+                message = None
+            size = 0 if message is None else len(message.topic.encode()) + len(message.payload)
+            found.append(size)
+        return found
 
     def first_from(self, offset: int) -> Message | None:
         """Return the first message at or after `offset`, None if there is none."""

@@ -1,5 +1,6 @@
 """What holds for every command: names as clients have them, and an output that fails."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.command import share_name, topic_filter, topic_name
 from tests.broker.cli.commands import ROOT, Run
 
 pytestmark = pytest.mark.full  # starts processes
@@ -54,3 +56,40 @@ def test_an_output_that_is_not_taken_is_one_line_or_none(
         command, shell=True, capture_output=True, text=True, timeout=60, env=environment
     )
     assert result.stderr == said
+
+
+@pytest.mark.parametrize("text", ["a", "a/b", "$SYS/x", "/", "$share/g/a", "m\u00e8tre"])
+def test_a_topic_name_is_taken_as_it_is(text: str) -> None:
+    assert topic_name(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a/#", "wildcards"), ("+", "wildcards"), ("", "one character"), ("\udcff", "surrogate"),
+     ("a\0", "U.0000"), ("a" * 65_536, "65535")],
+)  # fmt: skip
+def test_what_no_topic_can_be_is_refused(text: str, why: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=why):
+        topic_name(text)
+
+
+@pytest.mark.parametrize("text", ["a", "#", "+/a/#", "$SYS/#"])
+def test_a_topic_filter_is_taken_as_it_is(text: str) -> None:
+    assert topic_filter(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a/#/b", "must be last"), ("a+", "whole level"), ("", "one character"),
+     ("$share/g/a", "not shared"), ("\udcff", "surrogate")],
+)  # fmt: skip
+def test_what_no_filter_can_be_is_refused(text: str, why: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=why):
+        topic_filter(text)
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "+", "a#", "\udcff"])
+def test_what_no_share_name_can_be_is_refused(text: str) -> None:
+    assert share_name("workers") == "workers"
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a name"):
+        share_name(text)

@@ -179,6 +179,25 @@ def test_generations_that_fill_and_go_are_no_growing_backlog(tmp_path: Path, res
     healthy(tmp_path, {"holdfast_stored_bytes": hour * (MINUTES // 60)})
 
 
+OWED: Final = "holdfast_backlog_bytes"
+
+
+def test_what_is_owed_may_grow_though_little_is_stored(tmp_path: Path) -> None:
+    """A message that a thousand sessions are owed is stored once."""
+    series = {
+        "holdfast_stored_bytes": f"0+10000x{MINUTES}",
+        f'{OWED}{{kind="offline"}}': f"0+9000000x{MINUTES}",
+        f'{OWED}{{kind="group"}}': f"0+1000000x{MINUTES}",
+    }
+    judge(tmp_path, series, {0: [], 60: [], 360: ["HoldfastBacklogGrows"]})
+
+
+def test_a_backlog_that_is_fetched_each_hour_or_is_small_is_no_alert(tmp_path: Path) -> None:
+    healthy(tmp_path, {f'{OWED}{{kind="offline"}}': "0+40000000x59 " * (MINUTES // 60)})
+    healthy(tmp_path, {f'{OWED}{{kind="offline"}}': f"0+1000000x{MINUTES}"})
+    healthy(tmp_path, {f'{OWED}{{kind="online"}}': f"9000000000x{MINUTES}"})
+
+
 def test_a_history_that_nobody_exports_is_no_alert_though_its_oldest_events_go(
     tmp_path: Path,
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from broker.operations import control_socket
 from broker.operations.control_socket import (
     CLIENTS_MAX,
+    REQUEST_BYTES_MAX,
     Answer,
     ControlError,
     ControlServer,
@@ -73,6 +74,11 @@ def test_a_request_is_answered_on_the_loops_thread(broker: Broker, tmp_path: Pat
 def test_an_answer_may_be_longer_than_a_request(broker: Broker, tmp_path: Path) -> None:
     """The status of sixteen stores that are all down for a long reason is."""
     assert broker.ask(tmp_path, "much") == {"heard": "x" * 100_000}
+
+
+def test_a_request_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match=r"^a request of 524311 bytes: expected 524288"):
+        ask(tmp_path, {"do": "x" * REQUEST_BYTES_MAX, "more": ""})
 
 
 def test_a_request_says_which_user_asks(broker: Broker, tmp_path: Path) -> None:

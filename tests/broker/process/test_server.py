@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker import build
+from broker.operations.control_socket import ControlError, ask
 from broker.security import password_file, password_hashes
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
@@ -298,3 +299,33 @@ def test_more_connections_than_allowed_are_refused(start: Start) -> None:
         assert answer.reason_code in (reasons.SERVER_BUSY, reasons.QUOTA_EXCEEDED)
     except Closed:
         pytest.fail("closed without a reason")
+
+
+def test_what_is_owed_is_counted_while_it_runs(start: Start) -> None:
+    broker = start(HOLDFAST__METRICS__BACKLOG_INTERVAL="1s")
+    boat = RawClient(broker.port, "boat")
+    boat.durable()
+    boat.subscribe("orders/#", qos=1)
+    boat.disconnect()
+    shore = RawClient(broker.port, "shore")
+    shore.connect()
+    for _ in range(3):
+        shore.publish("orders/1", "12345")
+    owed = 'holdfast_backlog_messages{kind="offline"}'
+    while broker.metrics().get(owed) != 3:  # some counts may be older than the messages
+        shore.ping()
+    samples = broker.metrics()
+    assert samples['holdfast_backlog_bytes{kind="offline"}'] == 3 * (8 + 5)
+    assert samples["holdfast_backlog_census_age_seconds"] >= 0
+    totals = ask(broker.data_dir, {"do": "backlog_totals"})
+    assert (totals["messages"], totals["sessions"], totals["problem"]) == ("3", "1", "")
+    (row,) = json.loads(ask(broker.data_dir, {"do": "storage_pins"})["pins"])
+    assert row["largest_sessions"] == [{"name": "boat", "messages": 3}]
+    assert "backlog_not_counted" not in events(broker)
+
+
+def test_nothing_is_counted_where_nobody_wants_it(start: Start) -> None:
+    broker = start(HOLDFAST__METRICS__BACKLOG_INTERVAL="0s")
+    with pytest.raises(ControlError, match="backlog_interval is 0"):
+        ask(broker.data_dir, {"do": "backlog_totals"})
+    assert not [name for name in broker.metrics() if name.startswith("holdfast_backlog_")]

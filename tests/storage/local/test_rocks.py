@@ -311,6 +311,21 @@ def test_a_tool_may_read_while_the_broker_writes(tmp_path: Path) -> None:
     broker.close()
 
 
+def test_a_tool_goes_on_reading_what_the_broker_deletes(tmp_path: Path) -> None:
+    names = [f"f{number:02}" for number in range(40)]  # RocksDB opens only a few tables at once
+    broker = RocksStore(tmp_path / "db", families=names)
+    for name in names:
+        broker.write([(name, b"k", name.encode())])
+    broker.flush()
+    tool = RocksStore(tmp_path / "db", read_only=True)
+    for name in names:
+        broker.drop_family(name)
+    assert len(list((tmp_path / "db").glob("*.sst"))) < len(names)
+    assert [tool.get(name, b"k") for name in names] == [name.encode() for name in names]
+    tool.close()
+    broker.close()
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_flush_frees_what_the_log_keeps_of_a_dropped_family(tmp_path: Path, waits: bool) -> None:
     store = RocksStore(tmp_path / "db", families=["kept", "dropped"])

@@ -67,6 +67,7 @@ def test_the_families_are_those_on_disk() -> None:
         "presence",
         "dead_letters",
         "fetches",
+        "bans",
     )
 
 

@@ -5,7 +5,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from broker.cli.administration.deletion import age
+from broker.cli.command import age
 from tests.broker.cli.commands import Run, complaint
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient

@@ -31,9 +31,11 @@ def test_groups_are_listed_with_what_waits_and_past_a_damaged_row(
         table = run("group", "list", *where)
         assert (table.returncode, table.stderr) == (0, "")
         assert [line.split() for line in table.stdout.splitlines()[1:3]] == [
-            ["night", "a/#", "1", "0", "2", "0", "0"],
-            ["work", "b", "1", "0", "0", "0", "0"],
+            ["night", "a/#", "1", "0", "2", "0", "0", "-"],
+            ["work", "b", "1", "0", "0", "0", "0", "-"],
         ]
+        counted = run("group", "list", "--bytes", *where).stdout.splitlines()
+        assert [line.split()[-1] for line in counted[1:3]] == ["8", "0"]
         page = run("group", "show", "night", "a/#", *where)
         assert page.stdout.splitlines()[-1].split() == ["w1", "1", "no", "0"]
         if broker.is_running():

@@ -37,3 +37,26 @@ def test_a_client_that_misses_messages_is_explained(
     assert run("why", "boat-17", "--since", "yesterday", *where).returncode == 2
     nowhere = str(broker.data_dir / "absent")
     assert "no database" in complaint(run("why", "boat-17", "--data-dir", nowhere), 1)
+
+
+def test_a_clean_session_is_known_to_the_running_broker_only(
+    run: Run, start: Callable[..., BrokerProcess]
+) -> None:
+    broker = start()
+    where = ("--data-dir", str(broker.data_dir))
+    clean = RawClient(broker.port, "panel 3")
+    clean.connect(clean_start=True, username="anna")
+    clean.subscribe("fleet/#", "$share/all/jobs/+", qos=0)
+    said = run("why", "panel 3", "--topic", "jobs/1", *where).stdout
+    assert "it is connected since 0 s from 127.0.0.1:" in said and "user 'anna'" in said
+    assert "its session is clean" in said
+    assert "its subscription '$share/all/jobs/+' matches, QoS 0" in said
+    assert "holdfast trace client 'panel 3' --for 10m" in said
+    assert (
+        "no subscription of it matches 'other'"
+        in run("why", "panel 3", "--topic", "other", *where).stdout
+    )
+    clean.disconnect()
+    assert "no client 'panel 3' is connected" in run("why", "panel 3", *where).stdout
+    broker.stop()
+    assert "none runs on this data directory" in run("why", "panel 3", *where).stdout

@@ -9,6 +9,7 @@ from session.feed.dead_letters import DeadLetter
 from session.settings import Fetching
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
+from storage.tables.ban_rows import ADDRESS
 from storage.tables.fetch_rows import PUBSUB
 from storage.tables.tables import scan_all
 from tests.audit.databases import written
@@ -23,7 +24,8 @@ def fleet(layout: str = "blocks") -> Broker:
 
     `boat` waits for 60 messages, `crane` for 20 of them, `tug` is one of a shared subscription and
     has two in flight, `idle` waits for nothing, `diver` has an unfinished QoS 2 PUBLISH, `pilot` is
-    connected with a will. A backend was told of them, has refused a row, and `crane` asks it.
+    connected with a will. A backend was told of them, has refused a row, and `crane` asks it. An
+    operator has banned a network.
     """
     feeds = feed("only/for/it", fetches=(Fetching(PUBSUB, "fleet/1"),))
     broker = Broker(layout=layout, max_inflight=2, history_detail="full", feeds=feeds)
@@ -42,6 +44,7 @@ def fleet(layout: str = "blocks") -> Broker:
     for number in range(5):
         broker.publish("dock", b"%d" % number)
     broker.durable("pilot", "pilots", qos=2)
+    broker.engine.administer(broker.now).ban(ADDRESS, "192.0.2.0/24", 1 << 40, "olga", "loud")
     broker.advance(1000)
     broker.engine.feeds.confirm(NAME, (0, 1), [DeadLetter((0, 1), "1", "WRONGTYPE", b"row")])
     broker.settle()

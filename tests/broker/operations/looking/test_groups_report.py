@@ -3,12 +3,12 @@
 import json
 
 from broker.operations.looking import groups_report
-from broker.operations.looking.shared_groups import WAITING_MAX, Member, SharedGroup
+from broker.operations.looking.shared_groups import Member, SharedGroup
 
 
 def group(share_name: str = "work", *, waiting: int | None = 3, members: int = 2) -> SharedGroup:
     """Return a group of a connected member with a message in flight, and others."""
-    made = SharedGroup(share_name, "a/#", 17, 4, 1)
+    made = SharedGroup(share_name, "a/#", 17, 4, [5])
     made.waiting = waiting
     made.members = [Member("w1", 1, True, 1), Member("w2", 2, False, 0)]
     made.members_count = members
@@ -19,17 +19,18 @@ def group(share_name: str = "work", *, waiting: int | None = 3, members: int = 2
 def test_a_table_has_a_line_for_each_and_tells_what_is_missing() -> None:
     lines = list(groups_report.as_table([group(), group("late", waiting=None)]))
     assert [line.split() for line in lines[:3]] == [
-        ["NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT"],
-        ["work", "a/#", "2", "1", "3", "1", "1"],
-        ["late", "a/#", "2", "1", "?", "1", "1"],
+        ["NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT", "BYTES"],
+        ["work", "a/#", "2", "1", "3", "1", "1", "-"],
+        ["late", "a/#", "2", "1", "?", "1", "1", "-"],
     ]
     assert lines[3:] == ["", groups_report.NOT_LISTED]
 
 
-def test_an_unfinished_count_says_so() -> None:
-    assert f" {WAITING_MAX}+ " in list(groups_report.as_table([group(waiting=WAITING_MAX)]))[1]
-    (told,) = json.loads("\n".join(groups_report.as_json([group(waiting=WAITING_MAX)])))
-    assert told["waiting_is_at_least"]
+def test_bytes_are_shown_where_they_were_counted() -> None:
+    made = group()
+    made.size_bytes = 4711
+    assert list(groups_report.as_table([made]))[1].split()[-1] == "4711"
+    assert json.loads(groups_report.group_as_json(made))["bytes"] == 4711
 
 
 def test_json_is_an_array_of_any_length_with_members() -> None:
@@ -42,7 +43,7 @@ def test_json_is_an_array_of_any_length_with_members() -> None:
         "client_id": "w1", "qos": 1, "connected": True, "in_flight": 1,
     }  # fmt: skip
     assert second["waiting"] is None
-    assert not second["waiting_is_at_least"]
+    assert second["bytes"] is None
     assert json.loads(groups_report.group_as_json(group())) == first
 
 
@@ -59,8 +60,8 @@ def test_a_page_lists_members_and_how_many_more_there_are() -> None:
 
 
 def test_a_page_without_members_has_no_table() -> None:
-    made = SharedGroup("g", "a", 1, 0, 0)
-    assert list(groups_report.group_as_page(made))[-1].split() == ["in_flight", "0"]
+    made = SharedGroup("g", "a", 1, 0, [])
+    assert list(groups_report.group_as_page(made))[-1].split() == ["bytes", "-"]
 
 
 def test_hostile_names_cannot_disturb_the_terminal() -> None:

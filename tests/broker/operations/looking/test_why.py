@@ -6,6 +6,7 @@ from broker.operations.looking.why import (
     NOTABLE_MAX,
     STATES,
     Story,
+    connection_lines,
     limits_of_knowledge,
     queue_lines,
     session_lines,
@@ -126,3 +127,37 @@ def test_what_is_not_recorded_is_said() -> None:
     assert "history.detail is 'books'" in books[0] and "client_denied" in books[1]
     (only,) = limits_of_knowledge(FULL, has_rules=False)
     assert "QoS 0" in only
+
+
+def connected(**changes: object) -> dict[str, object]:
+    """Return a client as the running broker shows it."""
+    return {
+        "user": "",
+        "connected_seconds": 7,
+        "address": "10.0.0.1:5",
+        "listener": "tcp",
+        "lagging": False,
+        "durable": False,
+        "subscriptions": 0,
+        "topic_filters": [],
+        **changes,
+    }
+
+
+def test_a_connection_is_told_with_who_it_is() -> None:
+    (line,) = connection_lines(connected(durable=True), "t")
+    assert line == "it is connected since 7 s from 10.0.0.1:5 (tcp), anonymous"
+    lines = list(connection_lines(connected(durable=True, user="anna", lagging=True), None))
+    assert lines[0].endswith("user 'anna'") and lines[1].startswith("it is behind")
+
+
+def test_a_clean_session_is_told_with_its_subscriptions() -> None:
+    said = "\n".join(connection_lines(connected(), None))
+    assert "its session is clean" in said and "it has no subscriptions" in said
+    filters = [{"topic_filter": "a/+", "qos": 1}, {"topic_filter": "$share/g/a/#", "qos": 0}]
+    shown = connected(topic_filters=filters, subscriptions=2)
+    said = "\n".join(connection_lines(shown, "a/b"))
+    assert "'a/+' matches, QoS 1" in said and "'$share/g/a/#' matches, QoS 0" in said
+    assert "no subscription of it matches 'b'" in "\n".join(connection_lines(shown, "b"))
+    many = connected(topic_filters=filters, subscriptions=5000)
+    assert "no subscription of the first 1,000 of it" in "\n".join(connection_lines(many, "b"))

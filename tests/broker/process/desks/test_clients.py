@@ -11,18 +11,19 @@ from broker.operations.control_socket import BY, ControlError, Request
 from broker.process.desks.clients import (
     END,
     FILTERS_MAX,
+    GROUP_PURGE,
     KICK,
     KNOWN_MAX,
     LIST,
     PAGE_CLIENTS,
     PURGE,
     PURGED,
-    REASON_BYTES_MAX,
     RECLAIM,
     SHOW,
     STORAGE,
     ClientDesk,
 )
+from broker.process.desks.engine_work import REASON_BYTES_MAX
 from mqtt import reasons
 from mqtt.packets import Disconnect, Puback, Suback, Subscribe, Subscription, Will
 from tests.broker.inside import InsideBroker, publish, run, subscribe
@@ -199,5 +200,35 @@ def test_space_is_given_back_once_and_an_empty_generation_is_left_alone() -> Non
         assert (await desk.ask(RECLAIM))["generations"] == "2"
         assert (await desk.ask(RECLAIM))["generations"] == "2"
         assert len(broker.events("storage_reclaim")) == 3
+
+    run(play)
+
+
+def test_a_shared_group_is_purged_and_its_end_is_told() -> None:
+    async def play(broker: InsideBroker) -> None:
+        desk = Desk(broker)
+        member = await broker.connect("member", expiry=60)
+        member.send(subscribe("$share/g/t/+", 1))
+        await member.receive(Suback)
+        member.send(Disconnect())
+        await broker.until(lambda: not broker.engine._connections)
+        sender = await broker.connect("sender")
+        for number, topic in enumerate(("t/a", "t/b", "t/a"), 1):
+            sender.send(publish(topic, packet_id=number))
+            await sender.receive(Puback)
+        words = {"group": "g", "topic_filter": "t/+"}
+        for topic, dropped in (("t/a", "2"), ("", "1")):
+            answer = await desk.ask(GROUP_PURGE, **words, topic=topic, reason="full")
+            status = {"over": "0"}
+            while status["over"] == "0":
+                status = await desk.ask(PURGED, purge=answer["purge"])
+            assert status == {"dropped": dropped, "over": "1", "why": ""}
+        assert [line["group"] for line in broker.events("group_purged")] == ["g", "g"]
+        for wrong, why in (
+            ({"group": "h"}, "no shared group 'h' of 't/"),
+            ({"topic": "#/a"}, "last"),
+        ):
+            with pytest.raises(ControlError, match=why):
+                await desk.ask(GROUP_PURGE, **{**words, **wrong})
 
     run(play)

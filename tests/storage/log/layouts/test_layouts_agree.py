@@ -90,7 +90,18 @@ class Side:
         cursor = log.cursor(self.streams, 0)
         while page := cursor.next(7):
             found += [one.offset for one in page]
+        offsets = log.cursor(self.streams, 0)
+        skipped = [one for page in iter(lambda: offsets.offsets(5), []) for one in page]
+        assert skipped == [one for one in found[1 + len(every) :]]
         for generation in log.list_generations():
+            first, last = generation.first_offset, generation.last_offset
+            for start in range(first, last + 1):  # sizes begin and end within blocks, too
+                sizes = log.sizes(start, last + 1 - (start - first) // 2)
+                wanted = every[start : last + 2 - (start - first) // 2]
+                assert sizes == [
+                    0 if one is None or one.offset > last else len(one.topic) + len(one.payload)
+                    for one in wanted
+                ]
             for position in range(0, log.end + 1, 5):
                 found.append(log.first_owed(self.streams, position, generation=generation.number))
         for stream in log.get_streams("a/#", 0):

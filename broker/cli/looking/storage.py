@@ -9,7 +9,15 @@ import time
 from typing import Final
 
 from broker.cli.administration.asking import ask_broker
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, print_lines
+from broker.cli.command import (
+    EXIT_OK,
+    EXIT_USAGE,
+    CommandError,
+    Commands,
+    add_config_flags,
+    print_lines,
+)
+from broker.cli.looking import pins
 
 WAIT_S: Final = 10.0  # a closed generation that nobody needs is found within a few seconds
 LOOK_S: Final = 0.2
@@ -20,7 +28,12 @@ def add(commands: Commands) -> None:
     storage = commands.add_parser("storage", help="the space that messages take; give it back")
     actions = storage.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="print how much the log takes")
-    show.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    show.add_argument(
+        "--pins",
+        action="store_true",
+        help="print the generations of the log, and who needs each: it goes when nobody does",
+    )
+    show.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
     reclaim = actions.add_parser(
         "reclaim", help="close the open generation now: it goes when nobody needs a message of it"
     )
@@ -31,6 +44,10 @@ def add(commands: Commands) -> None:
 
 def run_show(options: argparse.Namespace) -> int:
     """Print the size of the log, and what is in the store."""
+    if options.pins:
+        return pins.run(options)
+    if options.output == "csv":
+        raise CommandError("-o csv: expected with --pins", EXIT_USAGE)
     figures = {name: int(value) for name, value in ask_broker(options, SHOW).items()}
     if options.output == "json":
         print_lines([json.dumps(figures, indent=2)])
@@ -50,6 +67,6 @@ def run_reclaim(options: argparse.Namespace) -> int:
     freed = max(0, before - int(figures["log_bytes"]))
     lines = [f"{freed} bytes of the log are free again, {figures['log_bytes']} are needed"]
     if int(figures["generations"]) > 1:
-        lines.append("somebody needs the rest: `holdfast session list` says for whom messages wait")
+        lines.append("somebody needs the rest: `holdfast storage show --pins` says who")
     print_lines(lines)
     return EXIT_OK

@@ -1,0 +1,129 @@
+"""`holdfast client ban`: clients, users and addresses that may not connect to a running broker.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
+from broker.cli.command import (
+    EXIT_OK,
+    Commands,
+    add_config_flags,
+    age,
+    client_id,
+    limit,
+    print_lines,
+)
+
+if TYPE_CHECKING:
+    from broker.operations.control_socket import Request
+
+# Title and field of each column of the table; the other formats have all fields.
+COLUMNS: Final = (
+    ("KIND", "kind"),
+    ("VALUE", "value"),
+    ("SINCE", "since"),
+    ("UNTIL", "until"),
+    ("BY", "by"),
+    ("REASON", "reason"),
+)
+FIELDS: Final = ("kind", "value", "since", "until", "left_seconds", "by", "reason")
+
+
+def add(clients: Commands) -> None:
+    """Add the commands to those of `holdfast client`."""
+    ban = clients.add_parser("ban", help="keep clients, users or addresses out for a time")
+    actions = ban.add_subparsers(dest="ban_action", required=True, metavar="ACTION")
+    adding = actions.add_parser(
+        "add", help="refuse them from now on (0x8A), and end the connections that they have"
+    )
+    _add_banned(adding)
+    adding.add_argument(
+        "--for", dest="time", metavar="TIME", type=age, required=True, help="for so long: 1h"
+    )
+    adding.add_argument("--reason", metavar="TEXT", default="", help="for the list and the history")
+    add_confirmation(adding)
+    listing = actions.add_parser("list", help="print the bans that are not over")
+    listing.add_argument("--match", metavar="GLOB", default="*", help="only these values")
+    listing.add_argument("--limit", metavar="N", type=limit, help="at most so many")
+    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    removing = actions.add_parser("remove", help="let them connect again")
+    _add_banned(removing)
+    removing.add_argument("--reason", metavar="TEXT", default="", help="for the history")
+    for parser, run in ((adding, run_add), (listing, run_list), (removing, run_remove)):
+        add_config_flags(parser)
+        parser.set_defaults(run=run)
+
+
+def _add_banned(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--client-id", metavar="CLIENT_ID", type=client_id)
+    which.add_argument("--user", metavar="NAME", type=client_id)
+    which.add_argument(
+        "--address", metavar="ADDRESS", type=client_id, help="10.0.0.1, or a network: 10.0.0.0/8"
+    )
+
+
+def _request(options: argparse.Namespace, do: str) -> "Request":
+    kinds = (
+        ("client-id", options.client_id),
+        ("user", options.user),
+        ("address", options.address),
+    )
+    ((kind, value),) = [each for each in kinds if each[1] is not None]
+    return {"do": do, "kind": kind, "value": value, "reason": options.reason}
+
+
+def run_add(options: argparse.Namespace) -> int:
+    """Ban for a time; on return that is durable, and holds."""
+    request = _request(options, "ban_add")
+    what = f"{request['kind']} {request['value']!r}"
+    confirm(options, f"Ban {what}? Whoever it is against is disconnected, and kept out.")
+    answer = ask_broker(options, {**request, "for_ms": str(options.time)})
+    ban = json.loads(answer["ban"])
+    print_lines([f"{ban['kind']} {ban['value']!r} is banned until {ban['until']}"])
+    return EXIT_OK
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the bans by kind and value."""
+    from broker.operations.sessions import columns
+
+    found = list(_bans(options))
+    if options.output == "json":
+        print_lines(columns.json_lines(found))
+    elif options.output == "csv":
+        print_lines(columns.csv_lines(FIELDS, found))
+    else:
+        rows = ([str(row[name]) or "-" for _, name in COLUMNS] for row in found)
+        print_lines(columns.table([title for title, _ in COLUMNS], rows))
+    return EXIT_OK
+
+
+def _bans(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    from fnmatch import fnmatchcase
+
+    after, left = "", options.limit
+    while True:
+        answer = ask_broker(options, {"do": "ban_list", "after": after})
+        for row in json.loads(answer["bans"]):
+            if fnmatchcase(str(row["value"]), options.match):
+                yield row
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+        after = answer["after"]
+        if not after:
+            return
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    """Remove a ban; on return that is durable."""
+    request = _request(options, "ban_remove")
+    answer = ask_broker(options, request)
+    print_lines([f"{request['kind']} {answer['value']!r} may connect again"])
+    return EXIT_OK
