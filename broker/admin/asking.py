@@ -178,13 +178,22 @@ class Asking:
         return records.Page(rows, following, now_text(), notes)
 
     async def purge(
-        self, client_id: str, name: str, *, older_ms: int = 0, reason: str = "", dry_run: bool
+        self,
+        client_id: str,
+        name: str,
+        *,
+        older_ms: int = 0,
+        topic: str | None = None,
+        reason: str = "",
+        dry_run: bool,
     ) -> records.Purged:
         """Drop what waits for a session; durable on return. Raises `NotThere`, `ControlError`."""
         found = await self.session(client_id)
         if dry_run:
             counted = await self._single.run(
-                lambda opened: reading.waiting_older(opened, self._config, client_id, older_ms)
+                lambda opened: reading.count_waiting(
+                    opened, self._config, client_id, older_ms, topic
+                )
             )
             return records.Purged(client_id, True, counted, found.in_flight)
         request = {
@@ -192,15 +201,19 @@ class Asking:
             "client_id": client_id,
             "reason": reason,
             "older_ms": str(older_ms),
+            "topic": topic or "",
         }
-        dropped = await self._purged((await self._ask(request, name))["purge"])
+        dropped = await self.purged((await self.ask(request, name))["purge"])
         return records.Purged(client_id, False, dropped, found.in_flight)
 
-    async def _purged(self, number: str) -> int:
-        """Wait for the end of a purge; return how many messages it has dropped."""
+    async def purged(self, number: str) -> int:
+        """Wait for the end of a purge; return how many messages it has dropped.
+
+        Raises `ControlError`, also when it has ended early.
+        """
         until = monotonic() + PURGE_S
         while True:
-            status = await self._ask({"do": "session_purge_status", "purge": number})
+            status = await self.ask({"do": "session_purge_status", "purge": number})
             if status["over"] == "1":
                 break
             if monotonic() > until:
@@ -228,7 +241,7 @@ class Asking:
                 raise
         if not dry_run:
             request = {"do": "session_end", "client_id": client_id, "reason": reason}
-            await self._ask({**request, "offline_ms": "0"}, name)
+            await self.ask({**request, "offline_ms": "0"}, name)
         return records.Deleted(client_id, dry_run, waiting)
 
     # Clients
@@ -264,7 +277,7 @@ class Asking:
             began = monotonic()
             while more and len(rows) < CLIENTS_MAX:
                 request = {"do": "client_list", "page": str(page), "match": "*", "walk": walk}
-                answer = await self._ask(request)
+                answer = await self.ask(request)
                 rows += msgspec.json.decode(answer["clients"], type=list[records.Client])
                 more = answer["more"]
                 page += 1
@@ -274,12 +287,12 @@ class Asking:
 
     async def client(self, client_id: str) -> records.ClientDetail:
         """Return one connected client. Raises `NotThere`, `ControlError`."""
-        answer = await self._ask({"do": "client_show", "client_id": client_id})
+        answer = await self.ask({"do": "client_show", "client_id": client_id})
         return msgspec.json.decode(answer["client"], type=records.ClientDetail)
 
     async def kick(self, client_id: str, name: str, *, reason: str = "") -> records.Kicked:
         """End a client's connection; durable on return. Raises `NotThere`, `ControlError`."""
-        await self._ask({"do": "client_kick", "client_id": client_id, "reason": reason}, name)
+        await self.ask({"do": "client_kick", "client_id": client_id, "reason": reason}, name)
         return records.Kicked(client_id)
 
     # Groups, topics, retained messages
@@ -317,25 +330,34 @@ class Asking:
         """Return the retained message of a topic. Raises `NotThere`."""
         return await self._single.run(lambda opened: reading.retained_message(opened, name))
 
+    async def count_retained(self, topic_filter: str) -> int:
+        """Return how many retained messages are on topics that match."""
+        return await self._lists.run(lambda opened: reading.count_retained(opened, topic_filter))
+
     # The whole
 
     async def storage(self) -> records.Storage:
         """Return how much the log takes. Raises `ControlError`."""
         return msgspec.convert(
-            await self._ask({"do": "storage_show"}), records.Storage, strict=False
+            await self.ask({"do": "storage_show"}), records.Storage, strict=False
         )
+
+    async def live_figures(self) -> dict[str, Any]:
+        """Return the figures of the broker now, as it tells them. Raises `ControlError`."""
+        figures: dict[str, Any] = json.loads((await self.ask({"do": "live_figures"}))["figures"])
+        return figures
 
     async def reclaim(self, name: str) -> records.Storage:
         """Have the broker give back what nobody needs; the figures are those right after.
 
         Raises `ControlError`.
         """
-        answer = await self._ask({"do": "storage_reclaim"}, name)
+        answer = await self.ask({"do": "storage_reclaim"}, name)
         return msgspec.convert(answer, records.Storage, strict=False)
 
     async def restart_check(self) -> records.RestartCheck:
         """Return what a restart would cost and what is against it. Raises `ControlError`."""
-        facts = await self.restart_facts()
+        facts: dict[str, Any] = json.loads((await self.ask({"do": "restart_check"}))["facts"])
         facts["configuration"] = await asyncio.to_thread(self._configuration_problem)
         against = list(restart_report.objections(facts))
         return msgspec.convert(
@@ -347,11 +369,6 @@ class Asking:
             },
             records.RestartCheck,
         )
-
-    async def restart_facts(self) -> dict[str, Any]:
-        """Return what the broker itself knows of a restart. Raises `ControlError`."""
-        facts: dict[str, Any] = json.loads((await self._ask({"do": "restart_check"}))["facts"])
-        return facts
 
     def _configuration_problem(self) -> str:
         try:
@@ -385,7 +402,7 @@ class Asking:
             return records.Health("broker_silent", False, since, str(problem))
         return records.Health("ok", True, None, "")
 
-    async def _ask(self, request: Request, name: str = "") -> Request:
+    async def ask(self, request: Request, name: str = "") -> Request:
         """Ask the broker; with a name something is changed, and is to be seen from now on."""
         try:
             return await self.broker.ask(request, name)

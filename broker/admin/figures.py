@@ -24,17 +24,34 @@ WATCHERS_MAX: Final = 32
 
 
 class Figure(Struct):
-    """Figures of one moment; all but the first two are null while the broker is silent."""
+    """Figures of one moment; all but the first two are null while the broker is silent.
+
+    What came, went and was dropped is counted from the start of the broker.
+    """
 
     at: Moment
     broker_answers: bool
     phase: str | None = None
+    up_s: int | None = None
+    connections: int | None = None
     connected: int | None = None
     sessions_stored: int | None = None
+    retained_messages: int | None = None
     log_bytes: int | None = None
     generations: int | None = None
-    retained_messages: int | None = None
-    writes_refused: str | None = None
+    writes_refused: bool | None = None
+    messages_in: int | None = None
+    messages_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    accepted: int | None = None
+    refused: int | None = None
+    dropped: int | None = None
+    expired: int | None = None
+    commits: int | None = None
+    commit_seconds: float | None = None
+    disk_free_bytes: int | None = None
+    disk_total_bytes: int | None = None
 
 
 class Figures:
@@ -69,20 +86,19 @@ class Figures:
 
     async def _look(self) -> Figure:
         try:
-            facts = await self._asking.restart_facts()
-            storage = await self._asking.storage()
+            told = await self._asking.live_figures()
         except (ControlError, Busy):
             return Figure(now_text(), False)
+        disk = told.pop("disk") or {}
+        told["connected"] = told["sessions_online"]
+        told["writes_refused"] = bool(told["writes_refused"])
+        known = {name: told[name] for name in Figure.__struct_fields__ if name in told}
         return Figure(
             at=now_text(),
             broker_answers=True,
-            phase=facts["phase"],
-            connected=facts["connected"],
-            sessions_stored=storage.sessions_stored,
-            log_bytes=storage.log_bytes,
-            generations=storage.generations,
-            retained_messages=storage.retained_messages,
-            writes_refused=facts["writes_refused"],
+            disk_free_bytes=disk.get("free_bytes"),
+            disk_total_bytes=disk.get("total_bytes"),
+            **known,
         )
 
     @property

@@ -134,7 +134,7 @@ class Group(Struct):
     members: Count
     connected: Count
     waiting: Annotated[int | None, Meta(description="null = could not be read")]
-    waiting_is_at_least: bool
+    bytes: Annotated[int | None, Meta(description="of them; null = not counted")]
     returned: Annotated[int, Meta(description="messages that came back from members")]
     in_flight: Count
     first_members: list[GroupMember]
@@ -253,6 +253,140 @@ class Kicked(Struct):
     """A client whose connection was ended."""
 
     client_id: str
+
+
+Duration = Annotated[
+    str,
+    Meta(pattern="^[1-9][0-9]{0,7}[smhd]$", description="45s, 30m, 12h or 90d", examples=["1h"]),
+]
+Reason = Annotated[str, Meta(max_length=1024, description="for the history")]
+
+
+class BanWanted(Struct, forbid_unknown_fields=True):
+    """A ban to be made."""
+
+    kind: Literal["client-id", "user", "address"]
+    value: Annotated[
+        str, Meta(min_length=1, description="of an address also a network: 10.0.0.0/8")
+    ]
+    for_: Duration = field(name="for")
+    reason: Reason = ""
+
+
+class Ban(Struct):
+    """A ban."""
+
+    kind: Literal["client-id", "user", "address"]
+    value: str
+    since: Moment
+    until: Moment
+    left_seconds: Count
+    by: str
+    reason: str
+
+
+class Unbanned(Struct):
+    """A ban that was removed."""
+
+    kind: str
+    value: str
+
+
+class Publication(Struct, forbid_unknown_fields=True):
+    """A message to be published."""
+
+    topic: Annotated[str, Meta(min_length=1)]
+    text: Annotated[str | None, Meta(description="what it says, or else `payload`")] = None
+    payload: Annotated[Base64 | None, Meta(description="what it says, as Base64")] = None
+    qos: QoS = 1
+    retain: bool = False
+    content_type: str | None = None
+    expiry_seconds: Annotated[int, Meta(ge=0, le=4_294_967_295)] | None = None
+    user_properties: list[tuple[str, str]] = []
+    reason: Reason = ""
+
+
+class Published(Struct):
+    """A message that was published."""
+
+    topic: str
+    matched: Annotated[int, Meta(description="subscriptions that get it: all of the next three")]
+    connected: Count
+    groups: Count
+    filters: Annotated[int, Meta(description="of sessions that are away")]
+    stored: bool
+
+
+class RetainedDeleted(Struct):
+    """Retained messages that were deleted, or would be."""
+
+    dry_run: bool
+    deleted: Count
+
+
+class GroupPurged(Struct):
+    """What a purge of a shared subscription dropped; with dry_run what waits, whatever its age."""
+
+    share_name: str
+    topic_filter: str
+    dry_run: bool
+    dropped: Annotated[int | None, Meta(description="messages; null = could not be read")]
+
+
+class TraceWanted(Struct, forbid_unknown_fields=True):
+    """A trace to be begun."""
+
+    kind: Literal["client", "topic", "address"]
+    value: Annotated[str, Meta(min_length=1)]
+    for_: Duration = field(name="for", default="10m")
+    payload_bytes: Annotated[int, Meta(ge=0, le=256)] = 0
+
+
+class Trace(Struct):
+    """A trace that is on."""
+
+    trace: int
+    kind: Literal["client", "topic", "address"]
+    value: str
+    by: str
+    seconds_left: Count
+    lines_waiting: Count
+
+
+class TraceBegun(Struct):
+    """The number of a trace."""
+
+    trace: int
+
+
+class TraceLines(Struct):
+    """What a trace has told since it was read last."""
+
+    lines: list[dict[str, Any]]
+    left_out: Annotated[int, Meta(ge=0, description="lines for which there was no room")]
+    over: Annotated[str, Meta(description='why the trace has ended, "" = it is on')]
+
+
+class LogLevelWanted(Struct, forbid_unknown_fields=True):
+    """The level that the broker is to log from."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    for_: Duration | None = field(name="for", default=None)
+
+
+class LogLevel(Struct):
+    """The level that the broker logs from, and the one of its configuration."""
+
+    level: str
+    configured: str
+
+
+class Reloaded(Struct):
+    """What the broker has read again."""
+
+    changed: list[str]
+    needs_restart: list[str]
+    problems: list[str]
 
 
 class Health(Struct):

@@ -24,8 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from broker.admin import problems
-from broker.admin.api import calls
 from broker.admin.api.router import Router
+from broker.admin.api.table import BASE, ENDPOINTS
 from broker.admin.pages.routes import ROUTES, error_page
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services
@@ -158,7 +158,7 @@ def build(services: Services) -> Starlette:
     app = Starlette(
         routes=[
             Route("/healthz", _health),
-            Mount(calls.BASE, app=Router(services, calls.ENDPOINTS)),
+            Mount(BASE, app=Router(services, ENDPOINTS)),
             *signing_in.routes(),
             *ROUTES,
         ],

@@ -19,6 +19,7 @@ from broker.admin.access.logins import Logins
 from broker.admin.access.roles import Role, Who
 from broker.admin.access.tokens import Tokens
 from broker.admin.access.users import Users
+from broker.admin.acting import Acting
 from broker.admin.asking import Asking, cursor_of, place_of
 from broker.admin.counts import Counts
 from broker.admin.figures import Figures
@@ -45,6 +46,7 @@ class Services:
         self.clock: Final = clock
         self.has_tls: Final = config.shell.admin_tls_certificate is not None
         self.asking: Final = Asking(config)
+        self.acting: Final = Acting(self.asking)
         self.figures: Final = Figures(self.asking)
         self.counts: Final = Counts(self.figures)
         self.tokens: Final = Tokens(data_dir)

@@ -1,25 +1,16 @@
-"""What each endpoint does, and the table of all of them.
+"""What each endpoint tells: a record, which `broker.admin.asking` or `Services` has.
 
-Each asks `broker.admin.asking` for a record; a change goes through `Services.change`. Read next:
-`broker.admin.api.endpoints`.
+Must never change anything. Read next: `broker.admin.api.changes`, `broker.admin.api.table`.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from starlette.responses import Response
 
 from broker.admin import records
-from broker.admin.access.roles import Role
-from broker.admin.api import values
-from broker.admin.api.endpoints import Call, Endpoint
-from broker.admin.api.events import MEDIA_TYPE as EVENTS
-from broker.admin.api.events import events
-from broker.admin.api.openapi import document
+from broker.admin.api.endpoints import Call
 from broker.admin.counts import MEDIA_TYPE as METRICS
 from broker.admin.services import demand_payloads
-
-VIEWER, OPERATOR, ADMIN = Role.VIEWER, Role.OPERATOR, Role.ADMIN
-CLIENT_ID: Final = values.in_path("client_id", "client identifier")
 
 
 async def me(call: Call) -> Any:
@@ -51,39 +42,6 @@ async def queue(call: Call) -> Any:
     )
 
 
-async def purge(call: Call) -> Any:
-    """Drop what waits for a session."""
-    given = call.values
-    client_id, is_dry, reason = given["client_id"], given["dry_run"], given["reason"]
-    older_ms = 1000 * (given["older"] or 0)
-
-    async def work() -> records.Purged:
-        return await call.services.asking.purge(
-            client_id, call.who.name, older_ms=older_ms, reason=reason, dry_run=is_dry
-        )
-
-    if is_dry:
-        return await work()
-    details = {"client_id": client_id, "older_ms": older_ms, "reason": reason}
-    return await call.services.change(call.who, OPERATOR, "purge session", details, work)
-
-
-async def delete_session(call: Call) -> Any:
-    """End a session."""
-    given = call.values
-    client_id, is_dry, reason = given["client_id"], given["dry_run"], given["reason"]
-
-    async def work() -> records.Deleted:
-        return await call.services.asking.delete(
-            client_id, call.who.name, reason=reason, dry_run=is_dry
-        )
-
-    if is_dry:
-        return await work()
-    details = {"client_id": client_id, "reason": reason}
-    return await call.services.change(call.who, OPERATOR, "delete session", details, work)
-
-
 # Clients
 
 
@@ -95,17 +53,6 @@ async def clients(call: Call) -> Any:
 async def client(call: Call) -> Any:
     """Show a connected client."""
     return await call.services.asking.client(call.values["client_id"])
-
-
-async def kick(call: Call) -> Any:
-    """End a connection."""
-    client_id, reason = call.values["client_id"], call.values["reason"]
-
-    async def work() -> records.Kicked:
-        return await call.services.asking.kick(client_id, call.who.name, reason=reason)
-
-    details = {"client_id": client_id, "reason": reason}
-    return await call.services.change(call.who, OPERATOR, "kick client", details, work)
 
 
 # Groups, topics, retained messages
@@ -145,15 +92,6 @@ async def storage(call: Call) -> Any:
     return await call.services.asking.storage()
 
 
-async def reclaim(call: Call) -> Any:
-    """Give back what nobody needs."""
-
-    async def work() -> records.Storage:
-        return await call.services.asking.reclaim(call.who.name)
-
-    return await call.services.change(call.who, OPERATOR, "reclaim storage", {}, work)
-
-
 async def restart_check(call: Call) -> Any:
     """Tell what a restart would cost."""
     return await call.services.asking.restart_check()
@@ -190,112 +128,16 @@ async def metrics(call: Call) -> Any:
     return Response(call.services.counts.text(), media_type=METRICS)
 
 
-async def openapi(call: Call) -> Any:
-    """Return the OpenAPI document."""
-    return document(ENDPOINTS, BASE)
+async def bans(call: Call) -> Any:
+    """List the bans."""
+    return await call.services.acting.bans()
 
 
-BASE: Final = "/api/v1"
-PAGED: Final = (values.CURSOR, values.LIMITED)
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    Endpoint("GET", "/me", "me", VIEWER, "who asks, and what that user may do", me, records.Me),
-    Endpoint(
-        "GET", "/clients", "list_clients", VIEWER, "connected clients by client id", clients,
-        records.Page[records.Client], values.MATCH, *PAGED,
-    ),
-    Endpoint(
-        "GET", "/clients/{client_id}", "show_client", VIEWER, "one connected client", client,
-        records.ClientDetail, CLIENT_ID,
-    ),
-    Endpoint(
-        "POST", "/clients/{client_id}/kick", "kick_client", OPERATOR,
-        "end a client's connection; its session stays, its will is published", kick,
-        records.Kicked, CLIENT_ID, values.REASON,
-    ),
-    Endpoint(
-        "GET", "/sessions", "list_sessions", VIEWER, "stored sessions, and what waits for them",
-        sessions, records.Page[records.SessionRow], values.SORT, values.MATCH, values.OFFLINE,
-        *PAGED,
-    ),
-    Endpoint(
-        "GET", "/sessions/{client_id}", "show_session", VIEWER, "one stored session", session,
-        records.Session, CLIENT_ID,
-    ),
-    Endpoint(
-        "DELETE", "/sessions/{client_id}", "delete_session", OPERATOR,
-        "end a session, with all that waits for it", delete_session, records.Deleted, CLIENT_ID,
-        values.REASON, values.DRY_RUN,
-    ),
-    Endpoint(
-        "GET", "/sessions/{client_id}/queue", "list_queue", VIEWER,
-        "what a session is owed, in the order of sending", queue,
-        records.Page[records.QueueEntry], CLIENT_ID, values.TOPIC, values.PAYLOADS, *PAGED,
-    ),
-    Endpoint(
-        "POST", "/sessions/{client_id}/purge", "purge_session", OPERATOR,
-        "drop what waits for a session whose client is away, and keep the session", purge,
-        records.Purged, CLIENT_ID, values.OLDER, values.REASON, values.DRY_RUN,
-    ),
-    Endpoint(
-        "GET", "/groups", "list_groups", VIEWER, "groups of shared subscriptions", groups,
-        records.Page[records.Group], *PAGED,
-    ),
-    Endpoint(
-        "GET", "/groups/{share_name}/{topic_filter}", "show_group", VIEWER,
-        "one group with its members", group, records.Group,
-        values.in_path("share_name", "its name"),
-        values.in_path("topic_filter", "its topic filter", values.topic_filter),
-    ),
-    Endpoint(
-        "GET", "/retained", "list_retained", VIEWER, "retained messages, without what they say",
-        retained, records.Page[records.Retained], values.MATCH_TOPIC, *PAGED,
-    ),
-    Endpoint(
-        "GET", "/retained/{topic}", "show_retained", VIEWER, "one retained message",
-        retained_message, records.RetainedMessage,
-        values.in_path("topic", "topic name", values.topic_name), is_payload=True,
-    ),
-    Endpoint(
-        "GET", "/topics/{topic}/who", "topic_who", VIEWER, "who gets what is published on a topic",
-        topic_who, records.TopicReaders,
-        values.in_path("topic", "topic name", values.topic_name),
-    ),
-    Endpoint(
-        "GET", "/storage", "show_storage", VIEWER, "how much the log takes", storage,
-        records.Storage,
-    ),
-    Endpoint(
-        "POST", "/storage/reclaim", "reclaim_storage", OPERATOR,
-        "close the open generation: it goes when nobody needs a message of it", reclaim,
-        records.Storage,
-    ),
-    Endpoint(
-        "GET", "/restart-check", "restart_check", VIEWER, "what a restart would cost",
-        restart_check, records.RestartCheck,
-    ),
-    Endpoint(
-        "GET", "/why/{client_id}", "why", VIEWER, "why a client may miss messages, in sentences",
-        why, records.Why, CLIENT_ID, values.TOPIC_NAME, values.SINCE,
-    ),
-    Endpoint(
-        "GET", "/events", "watch", VIEWER, "the broker's figures each second, as they come",
-        events, None, media=EVENTS,
-    ),
-    Endpoint(
-        "GET", "/log", "list_log", ADMIN, "the admin log, the newest lines first", admin_log,
-        records.Page[records.LogLine], *PAGED,
-    ),
-    Endpoint(
-        "GET", "/tokens", "list_tokens", ADMIN, "who has a token", tokens, list[records.TokenRow]
-    ),
-    Endpoint(
-        "GET", "/users", "list_users", ADMIN, "who may log in", users, list[records.UserRow]
-    ),
-    Endpoint(
-        "GET", "/metrics", "metrics", VIEWER, "figures of this process for Prometheus", metrics,
-        None, media=METRICS,
-    ),
-    Endpoint(
-        "GET", "/openapi.json", "openapi", VIEWER, "this document", openapi, dict[str, Any]
-    ),
-)  # fmt: skip
+async def traces(call: Call) -> Any:
+    """List the traces that are on."""
+    return await call.services.acting.traces()
+
+
+async def trace_lines(call: Call) -> Any:
+    """Tell what a trace has told since it was read last."""
+    return await call.services.acting.trace_lines(call.values["trace"], payloads=call.who.payloads)

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from broker.admin import problems
-from broker.admin.api.calls import BASE
 from broker.admin.api.endpoints import Call, Endpoint
+from broker.admin.api.table import BASE
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services, demand, demand_payloads
 from broker.admin.web.gate import who_of

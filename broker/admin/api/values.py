@@ -95,6 +95,22 @@ def in_path(name: str, help: str, parse: Callable[[str], Any] = text) -> Paramet
     return Parameter(name, parse, STRING, help, in_path=True)
 
 
+def _number(value: str) -> int:
+    if not value.isascii() or not value.isdecimal() or len(value) > 18:
+        raise ValueError("expected a number")
+    return int(value)
+
+
+KIND: Final = Parameter(
+    "kind",
+    _choice("client-id", "user", "address"),
+    {"type": "string", "enum": ["client-id", "user", "address"]},
+    "what is banned",
+    in_path=True,
+)
+TRACE: Final = Parameter(
+    "trace", _number, {"type": "integer", "minimum": 0}, "the number of a trace", in_path=True
+)
 CURSOR: Final = Parameter(
     "cursor",
     _cursor,

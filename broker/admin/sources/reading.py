@@ -218,14 +218,24 @@ def _behind(
         yield each, here
 
 
-def waiting_older(opened: Opened, config: Config, client_id: str, older_ms: int) -> int:
-    """Return how many messages wait for a session that are so old. Raises `NotThere`."""
+def count_waiting(
+    opened: Opened, config: Config, client_id: str, older_ms: int, topic_filter: str | None
+) -> int:
+    """Return how many messages wait for a session, so old and on topics that match.
+
+    Raises `NotThere`.
+    """
     found = _session(opened, client_id)
-    if not older_ms:
+    if not older_ms and topic_filter is None:
         return found.backlog.waiting
     before_ms = opened.time.now_ms - older_ms
-    entries = _in_time(opened, waiting(opened.inventory, found, config.settings, 0))
-    return sum(1 for each in entries if each.message and each.message.accepted_at_ms <= before_ms)
+    count = 0
+    for each in _in_time(opened, waiting(opened.inventory, found, config.settings, 0)):
+        message = each.message
+        if message is None or (older_ms and message.accepted_at_ms > before_ms):
+            continue
+        count += topic_filter is None or matches(topic_filter, message.topic)
+    return count
 
 
 # Groups, topics, retained messages
@@ -315,6 +325,12 @@ def retained(
             return rows, True, list(problems.lines())
         rows.append(record(records.Retained, retained_report.fields(opened.time, message)))
     return rows, False, list(problems.lines())
+
+
+def count_retained(opened: Opened, topic_filter: str) -> int:
+    """Return how many retained messages are on topics that match."""
+    messages = RetainedMessages(opened.inventory.store, opened.time.now_ms, Problems())
+    return sum(1 for _ in _in_time(opened, messages.matching(topic_filter)))
 
 
 def retained_message(opened: Opened, name: str) -> records.RetainedMessage:

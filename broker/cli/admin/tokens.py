@@ -12,6 +12,7 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    age,
     load_config,
     print_lines,
 )
@@ -43,8 +44,6 @@ def add(commands: Commands) -> None:
 
 
 def _expiry(text: str) -> int:
-    from broker.cli.administration.deletion import age
-
     ms = age(text)
     if ms > EXPIRES_DAYS_MAX * 86_400_000:
         raise argparse.ArgumentTypeError(f"{text!r}: expected at most {EXPIRES_DAYS_MAX}d")

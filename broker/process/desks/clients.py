@@ -199,7 +199,7 @@ class ClientDesk:
             topic=topic,
         )
         if purge is None:
-            raise ControlError(f"no shared group {group!r} of {topic_filter!r}")
+            raise Absent(f"no shared group {group!r} of {topic_filter!r}")
         self._log.info(
             "group_purged",
             "an operator drops what waits for a shared subscription",

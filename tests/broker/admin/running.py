@@ -22,8 +22,8 @@ from tests.durability.process import (
 from tests.durability.rawclient import RawClient
 
 ROLES: Final = ("viewer", "operator", "admin")
-# "viewer+payloads" may read what messages say.
-KINDS: Final = (*ROLES, "viewer+payloads")
+# "+payloads" may read what messages say.
+KINDS: Final = (*ROLES, "viewer+payloads", "operator+payloads")
 PASSWORD: Final = "correct horse battery"
 PATIENCE_S: Final = 60.0
 
@@ -122,7 +122,15 @@ class Running:
         self._clients.append(client)
         return client
 
-    def owe(self, client_id: str, count: int, *, topic: str = "t", payload: bytes = b"x") -> None:
+    def owe(
+        self,
+        client_id: str,
+        count: int,
+        *,
+        topic: str = "t",
+        publish_to: str = "",
+        payload: bytes = b"x",
+    ) -> None:
         """Make a session of a client that is away, to which messages are owed."""
         client = RawClient(self.broker.port, client_id)
         client.durable()
@@ -131,7 +139,7 @@ class Running:
         publisher = RawClient(self.broker.port, f"publisher-of-{client_id}")
         publisher.connect()
         for _ in range(count):
-            publisher.publish(topic, payload, qos=1)
+            publisher.publish(publish_to or topic, payload, qos=1)
         publisher.disconnect()
         level = client_id.replace("/", "%2F")
         self.wait(lambda: self._waiting(level) == count)

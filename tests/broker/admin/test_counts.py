@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 
 from broker.admin.access.roles import Role
-from broker.admin.api.calls import BASE
+from broker.admin.api.table import BASE
 from tests.broker.admin.application import Application
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from broker.admin.api.calls import BASE
+from broker.admin.api.table import BASE
 from tests.broker.admin.application import Application
 from tests.broker.admin.running import Running
 from tests.broker.network.certificates import Authority

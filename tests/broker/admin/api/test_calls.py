@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from broker.admin.access.roles import Role
-from broker.admin.api.calls import BASE, ENDPOINTS
 from broker.admin.api.endpoints import Endpoint
+from broker.admin.api.table import BASE, ENDPOINTS
 from tests.broker.admin.running import KINDS, Running
 from tests.durability.rawclient import RawClient
 
@@ -26,13 +26,26 @@ LEAST: Final = {
     "purge_session": "operator",
     "list_groups": "viewer",
     "show_group": "viewer",
+    "purge_group": "operator",
     "list_retained": "viewer",
     "show_retained": "viewer+payloads",
+    "delete_retained": "operator",
+    "delete_all_retained": "operator",
     "topic_who": "viewer",
     "show_storage": "viewer",
     "reclaim_storage": "operator",
     "restart_check": "viewer",
     "why": "viewer",
+    "list_bans": "viewer",
+    "ban": "operator",
+    "unban": "operator",
+    "publish": "operator",
+    "list_traces": "operator",
+    "trace": "operator",
+    "read_trace": "operator",
+    "end_trace": "operator",
+    "set_log_level": "admin",
+    "reload": "admin",
     "watch": "viewer",
     "list_log": "admin",
     "list_tokens": "admin",
@@ -45,6 +58,7 @@ MAY: Final = {
     "viewer": {"viewer"},
     "viewer+payloads": {"viewer", "viewer+payloads"},
     "operator": {"viewer", "operator"},
+    "operator+payloads": {"viewer", "operator", "viewer+payloads"},
     "admin": {"viewer", "operator", "admin"},
 }
 
@@ -65,7 +79,8 @@ def test_an_endpoint_is_for_its_role_and_those_above(
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
         elif allowed:
-            assert answer.status_code in (200, 404), answer.read()
+            # What it needs besides is not there.
+            assert answer.status_code in (200, 400, 404, 415), answer.read()
         else:
             assert answer.status_code == 403
         if answer.status_code >= 400:
@@ -131,50 +146,6 @@ def test_a_queue_is_peeked_at_page_by_page_and_payloads_need_a_permission(shared
     refused = shared.http("operator").get(BASE + path, params={"payloads": "true"})
     assert refused.status_code == 403
     assert get(shared, path, topic="queue/b")["items"] == []
-
-
-def test_a_purge_is_tried_then_done_and_stands_in_both_logs(shared: Running) -> None:
-    shared.owe("purged", 3, topic="purged")
-    url = BASE + "/sessions/purged/purge"
-    operator = shared.http("operator")
-    tried = operator.post(url, params={"dry_run": "true"}).json()
-    assert tried == {"client_id": "purged", "dry_run": True, "dropped": 3, "in_flight": 0}
-    assert get(shared, "/sessions/purged")["waiting"] == 3
-    lines = len(shared.log_lines())
-    done = operator.post(url, params={"reason": "old data"})
-    assert done.json() == {"client_id": "purged", "dry_run": False, "dropped": 3, "in_flight": 0}
-    asked, ended = shared.log_lines()[lines:]
-    assert (asked["name"], asked["role"], asked["how"]) == ("operator", "operator", "token")
-    assert (asked["what"], asked["client_id"], asked["reason"], asked["outcome"]) == (
-        "purge session",
-        "purged",
-        "old data",
-        "asked",
-    )
-    assert (ended["change"], ended["outcome"]) == (asked["change"], "done")
-    assert '"operator (http)"' in shared.broker.log()
-    shared.wait(lambda: get(shared, "/sessions/purged")["waiting"] == 0)
-
-
-def test_only_what_is_older_is_purged(shared: Running) -> None:
-    shared.owe("fresh", 2, topic="fresh")
-    operator = shared.http("operator")
-    for dry in ("true", "false"):
-        answer = operator.post(
-            BASE + "/sessions/fresh/purge", params={"older": "1h", "dry_run": dry}
-        )
-        assert answer.json()["dropped"] == 0
-
-
-def test_a_session_is_deleted_once(shared: Running) -> None:
-    shared.owe("deleted", 2, topic="deleted")
-    operator = shared.http("operator")
-    tried = operator.delete(BASE + "/sessions/deleted", params={"dry_run": "true"}).json()
-    assert tried == {"client_id": "deleted", "dry_run": True, "waiting": 2}
-    assert operator.delete(BASE + "/sessions/deleted").json()["waiting"] == 2
-    again = operator.delete(BASE + "/sessions/deleted")
-    assert again.status_code == 404
-    assert shared.log_lines()[-1]["outcome"].startswith("404 ")
 
 
 def test_a_connected_client_is_shown_and_kicked(shared: Running) -> None:

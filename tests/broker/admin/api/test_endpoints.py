@@ -1,22 +1,16 @@
-"""The table can be served: no two endpoints are one, and paths name their parameters."""
+"""An endpoint is cut into levels; parameters keep what they are given."""
 
-from broker.admin.api.calls import ENDPOINTS
-
-
-def test_every_endpoint_is_one_and_its_path_names_its_parameters() -> None:
-    places = [(each.method, each.path) for each in ENDPOINTS]
-    assert len(set(places)) == len(places)
-    for each in ENDPOINTS:
-        in_path = [level.strip("{}") for level in each.levels if level.startswith("{")]
-        assert in_path == [one.name for one in each.parameters if one.in_path], each.name
-        names = [one.name for one in each.parameters]
-        assert len(set(names)) == len(names), each.name
+from broker.admin.access.roles import Role
+from broker.admin.api.endpoints import Call, Endpoint
+from broker.admin.api.values import LIMITED
 
 
-def test_only_one_endpoint_can_be_meant_by_a_path() -> None:
-    for one in ENDPOINTS:
-        for other in ENDPOINTS:
-            if one is other or one.method != other.method or len(one.levels) != len(other.levels):
-                continue
-            pairs = zip(one.levels, other.levels, strict=True)
-            assert any(a != b and "{" not in a + b for a, b in pairs), (one.name, other.name)
+async def nothing(call: Call) -> None:
+    """Do nothing."""
+
+
+def test_a_path_is_cut_at_its_slashes_and_the_defaults_are_those_of_most() -> None:
+    made = Endpoint("GET", "/a/{b}/c", "name", Role.VIEWER, "helps", nothing, dict, LIMITED)
+    assert made.levels == ["a", "{b}", "c"]
+    assert (made.media, made.body, made.is_payload) == ("application/json", None, False)
+    assert made.parameters == (LIMITED,)

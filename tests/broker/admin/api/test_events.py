@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from broker.admin.api.calls import BASE
+from broker.admin.api.table import BASE
 from broker.admin.figures import WATCHERS_MAX
 from tests.broker.admin.running import Running
 from tests.durability.rawclient import RawClient

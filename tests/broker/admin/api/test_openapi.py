@@ -9,8 +9,8 @@ import schemathesis
 from openapi_spec_validator import validate
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
-from broker.admin.api.calls import BASE, ENDPOINTS
 from broker.admin.api.openapi import document
+from broker.admin.api.table import BASE, ENDPOINTS
 from tests.broker.admin.running import Running
 
 # It would never end by itself.

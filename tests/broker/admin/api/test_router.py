@@ -15,9 +15,9 @@ from starlette.routing import Mount
 
 from broker.admin.access.roles import Role
 from broker.admin.api import values
-from broker.admin.api.calls import BASE
 from broker.admin.api.endpoints import Call, Endpoint
 from broker.admin.api.router import Router
+from broker.admin.api.table import BASE
 from broker.admin.pages.routes import error_page
 from broker.admin.web.gate import Gate
 from broker.admin.web.hygiene import Hygiene

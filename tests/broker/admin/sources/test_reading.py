@@ -113,7 +113,9 @@ def test_a_queue_goes_on_behind_every_place_in_flight_and_waiting() -> None:
                 if after is None:
                     break
             assert found == whole, limit
-        assert reading.waiting_older(here, config, "boat", 0) == 3
+        assert reading.count_waiting(here, config, "boat", 0, None) == 3
+        assert reading.count_waiting(here, config, "boat", 0, "a") == 3
+        assert reading.count_waiting(here, config, "boat", 0, "b") == 0
 
     run(scenario)
 
