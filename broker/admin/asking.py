@@ -342,6 +342,25 @@ class Asking:
             await self.ask({"do": "storage_show"}), records.Storage, strict=False
         )
 
+    async def backlog(self) -> records.Backlog:
+        """Return what is owed in all, as it was counted last. Raises `ControlError`."""
+        answer = await self.ask({"do": "backlog_totals"})
+        told = {
+            name: value if name == "problem" else json.loads(value)
+            for name, value in answer.items()
+        }
+        return msgspec.convert(told, records.Backlog)
+
+    async def pins(self) -> list[records.Generation]:
+        """Return who needs which generation, as it was counted last. Raises `ControlError`."""
+        rows: list[records.Generation] = []
+        after = "0"
+        while after:
+            answer = await self.ask({"do": "storage_pins", "after": after})
+            rows += msgspec.json.decode(answer["pins"], type=list[records.Generation])
+            after = answer["after"]
+        return rows
+
     async def live_figures(self) -> dict[str, Any]:
         """Return the figures of the broker now, as it tells them. Raises `ControlError`."""
         figures: dict[str, Any] = json.loads((await self.ask({"do": "live_figures"}))["figures"])

@@ -255,6 +255,68 @@ class Kicked(Struct):
     client_id: str
 
 
+class OwedTo(Struct):
+    """What some of those to whom messages are owed are owed."""
+
+    holders: Annotated[int, Meta(ge=0, description="that are owed something")]
+    messages: Count
+    bytes: Count
+
+
+class OwedMost(Struct):
+    """One of the sessions that are owed most."""
+
+    client_id: str
+    state: Literal["online", "offline"]
+    messages: Count
+    bytes: Count
+    oldest_ms: Annotated[int, Meta(ge=0, description="age of its oldest message")]
+
+
+class Backlog(Struct):
+    """What is owed in all, as the broker has counted it last in the background."""
+
+    age_ms: Annotated[int, Meta(ge=0, description="of the count")]
+    messages: Count
+    bytes: Count
+    oldest_ms: Annotated[int, Meta(ge=0, description="age of the oldest message")]
+    sessions: Annotated[int, Meta(ge=0, description="that are owed something")]
+    sessions_stored: Count
+    offline: OwedTo
+    online: OwedTo
+    groups: OwedTo
+    unreadable: Count
+    top: Annotated[list[OwedMost], Meta(description="those who are owed most bytes")]
+    problem: Annotated[str, Meta(description='what went wrong while it counted, "" = nothing')]
+
+
+class Needing(Struct):
+    """One of those that need a generation."""
+
+    name: str
+    messages: Count
+
+
+class Generation(Struct):
+    """A generation of the log, and who needs it: it goes when nobody does."""
+
+    generation: Count
+    state: Literal["open", "closed"]
+    created_at: Moment | None
+    age_seconds: Count
+    first_offset: int
+    last_offset: int
+    messages: Count
+    bytes: Count
+    sessions: Count
+    groups: Count
+    backends: Count
+    unreadable: Count
+    largest_sessions: list[Needing]
+    largest_groups: list[Needing]
+    largest_backends: list[Needing]
+
+
 Duration = Annotated[
     str,
     Meta(pattern="^[1-9][0-9]{0,7}[smhd]$", description="45s, 30m, 12h or 90d", examples=["1h"]),

@@ -92,6 +92,16 @@ async def storage(call: Call) -> Any:
     return await call.services.asking.storage()
 
 
+async def backlog(call: Call) -> Any:
+    """Tell what is owed in all."""
+    return await call.services.asking.backlog()
+
+
+async def pins(call: Call) -> Any:
+    """Tell who needs which generation."""
+    return await call.services.asking.pins()
+
+
 async def restart_check(call: Call) -> Any:
     """Tell what a restart would cost."""
     return await call.services.asking.restart_check()

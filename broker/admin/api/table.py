@@ -112,6 +112,15 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         records.Storage,
     ),
     Endpoint(
+        "GET", "/storage/pins", "list_pins", VIEWER,
+        "who needs which generation of the log, as it was counted last", calls.pins,
+        list[records.Generation],
+    ),
+    Endpoint(
+        "GET", "/backlog", "show_backlog", VIEWER, "what is owed in all, as it was counted last",
+        calls.backlog, records.Backlog,
+    ),
+    Endpoint(
         "POST", "/storage/reclaim", "reclaim_storage", OPERATOR,
         "close the open generation: it goes when nobody needs a message of it", changes.reclaim,
         records.Storage,
