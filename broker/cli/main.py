@@ -16,7 +16,7 @@ from broker.cli import backend, config, database, health, history, passwd, serve
 from broker.cli.administration import clients, publishing, restart
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, storage, topic, why
-from broker.cli.watching import log, trace
+from broker.cli.watching import completion, log, top, trace
 from broker.version import VERSION
 
 
@@ -69,8 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
     health.add(commands)
     restart.add(commands)
     why.add(commands)
+    top.add(commands)
     trace.add(commands)
     log.add(commands)
+    completion.add(commands, build_parser)
     _add_suites(commands)
     return parser
 

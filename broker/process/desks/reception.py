@@ -9,7 +9,16 @@ from typing import Final
 
 from broker.loop.driver import Driver
 from broker.operations.control_socket import Answer, Request
-from broker.process.desks import bans, clients, configuration, owing, publishing, restart, tracing
+from broker.process.desks import (
+    bans,
+    clients,
+    configuration,
+    figures,
+    owing,
+    publishing,
+    restart,
+    tracing,
+)
 from broker.process.open import OpenBroker
 from broker.process.reload import Reload
 
@@ -32,6 +41,8 @@ class Reception:
         self.open(tracing.REQUESTS, watching.answer)
         self.open(configuration.REQUESTS, settings.answer)
         self.open(restart.REQUESTS, restart.RestartDesk(engine, driver, opened.status).answer)
+        looking = figures.FiguresDesk(opened.counters, driver, opened.status)
+        self.open(figures.REQUESTS, looking.answer)
         self.open(owing.REQUESTS, self.owed.answer)
 
     def open(self, requests: frozenset[str], desk: Desk) -> None:
