@@ -143,14 +143,20 @@ class Administration:
     # Queues
 
     def purge(
-        self, client_id: str, by: str, reason: str = "", *, older_ms: int = 0
+        self,
+        client_id: str,
+        by: str,
+        reason: str = "",
+        *,
+        older_ms: int = 0,
+        topic: str | None = None,
     ) -> Purge | None:
         """Begin to drop what waits for a session whose client is away; None if it has none.
 
-        Messages younger than `older_ms` are kept, and so is what is in flight. It is done in
-        slices; what is dropped so far is durable with the commit of `settled_by`. Raises
-        `Recoverable` if the store refuses writes just now, or too many purges wait, `DamagedRows`
-        if the session's rows cannot be read.
+        Messages younger than `older_ms` are kept, those that the valid topic filter `topic` does
+        not match, and what is in flight. It is done in slices; what is dropped so far is durable
+        with the commit of `settled_by`. Raises `Recoverable` if the store refuses writes just now,
+        or too many purges wait, `DamagedRows` if the session's rows cannot be read.
         """
         assembly = self._assembly
         self._settle()
@@ -159,7 +165,7 @@ class Administration:
             return None
         session = assembly.sessions.decode(client_id, value)
         assembly.sessions.load_rest(session)
-        purge = self._purging.begin(session, value, _asker(by, reason), older_ms)
+        purge = self._purging.begin(session, value, _asker(by, reason), older_ms, topic)
         if purge is None:
             raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
         return purge

@@ -10,6 +10,7 @@ from typing import Final
 
 from mqtt.encoder import PACKET_ID
 from mqtt.message import Message
+from mqtt.topics import matches
 from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import encode_delivery
 from session.live.connection import Connection
@@ -45,6 +46,9 @@ class TopicOptions:
                 self.keeps_retain = True
             if subscription.identifier:
                 self.identifiers = (*self.identifiers, subscription.identifier)
+        for purged in session.purged or ():
+            if matches(purged.topic_filter, topic):
+                self.after = max(self.after, purged.upto)
 
 
 class BacklogPages:

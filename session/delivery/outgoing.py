@@ -192,8 +192,11 @@ class Outgoing:
         """Return (QoS, RETAIN, subscription identifiers) of a message for a session.
 
         Checks each subscription as it is now, with its No Local and its since-offset. None if no
-        subscription matches.
+        subscription matches, or an operator has dropped the message.
         """
+        if session.purged is not None and message.offset:
+            if session.has_purged(message.topic, message.offset):
+                return None
         qos = -1
         keep_retain = False
         identifiers: list[int] = []

@@ -285,11 +285,16 @@ class SessionEvents:
             recorder.at(self._tick.now)
             self._put_state(_RESTORED, session, 0, session.position)
 
-    def purged(self, session: Session, count: int, by: str) -> None:
-        """Record that an operator has dropped messages that waited for a session."""
+    def purged(self, session: Session, count: int, by: str, topic: str | None = None) -> None:
+        """Record that an operator has dropped messages that waited for a session.
+
+        `topic` is the topic filter that they match, None = any.
+        """
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
+            if topic is not None:
+                by = f"topic {recorder.recorded(topic)}, {by}"
             names = recorder.who(session) | recorder.words(by)
             recorder.put(_PURGED, session.incarnation, 0, names, session.position, w9=count)
 

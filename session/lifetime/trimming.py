@@ -86,6 +86,10 @@ class OfflineDrops:
         if upto <= session.position:
             return None
         session.position = upto
+        return self.write(session)
+
+    def write(self, session: Session) -> bytes:
+        """Write the record of a session that is away; return it."""
         record = self._sessions.write(session)
         # A CONNECT in this tick must load the new record, so it has to settle first.
         self._tick.parted.add(session.client_id)

@@ -18,11 +18,15 @@ from session.state.in_flight import (
     SOURCE_MASK,
     STORED_MASK,
 )
-from session.state.session import Replay, Session
+from session.state.session import PurgedTopics, Replay, Session
 
 _VERSION: Final = 2
 # The same with packet ids bound ahead behind it: their count, references and ids.
 _AHEAD_VERSION: Final = 3
+# The same, and behind that what an operator has dropped by topic: their count, and each one's last
+# offset, messages, bytes and topic filter.
+_PURGED_VERSION: Final = 4
+_PURGED: Final = struct.Struct(">QIQ")
 # version, protocol version, created, connected, disconnected, expiry interval, expiry due,
 # will due, position, next packet id, next mailbox number, in-flight count, replay count
 _SESSION_1: Final = struct.Struct(">BBQQQIQQQHQHH")
@@ -89,9 +93,11 @@ def encode_session(session: Session) -> bytes:
         in_flight = {i: e for i, e in in_flight.items() if not e & PERHAPS_SENT}
     if session.reserved:
         ahead.update(session.reserved)
+    purged = None if session.purged is None else session.purged_behind()
+    version = _AHEAD_VERSION if ahead else _VERSION
     count = len(in_flight)
     fixed = _SESSION.pack(
-        _AHEAD_VERSION if ahead else _VERSION,
+        _PURGED_VERSION if purged else version,
         session.protocol_version,
         session.created_at_ms,
         session.connected_at_ms,
@@ -121,9 +127,14 @@ def encode_session(session: Session) -> bytes:
             + replay.identifier.to_bytes(4, "big")
             + blob(replay.start, 4)
         )
-    if ahead:
+    if ahead or purged:
         parts.append(len(ahead).to_bytes(2, "big"))
         parts += _encode_entries(ahead)
+    if purged:
+        parts.append(len(purged).to_bytes(2, "big"))
+        for each in purged:
+            parts.append(_PURGED.pack(each.upto, each.count, each.size_bytes))
+            parts.append(text(each.topic_filter))
     return b"".join(parts)
 
 
@@ -148,10 +159,10 @@ def decode_session(client_id: str, value: bytes) -> Session:
     """
     what = f"session {client_id!r}"
     layout = _SESSION_1 if value[:1] == b"\x01" else _SESSION
-    if len(value) < layout.size or not 1 <= value[0] <= _AHEAD_VERSION:
+    if len(value) < layout.size or not 1 <= value[0] <= _PURGED_VERSION:
         raise ValueError(
             f"{what}: version {value[:1].hex()} of {len(value)} bytes,"
-            f" expected 1 to {_AHEAD_VERSION}"
+            f" expected 1 to {_PURGED_VERSION}"
         )
     fields = layout.unpack_from(value)
     reader = RecordReader(value, what, layout.size)
@@ -177,8 +188,13 @@ def decode_session(client_id: str, value: bytes) -> Session:
         topic_filter = reader.text()
         qos, identifier = reader.number(1), reader.number(4)
         session.replays[topic_filter] = Replay(topic_filter, qos, identifier, reader.blob(4))
-    if value[0] == _AHEAD_VERSION:
+    if value[0] >= _AHEAD_VERSION:
         _decode_entries(reader, reader.number(2), what, session, PERHAPS_SENT)
+    if value[0] == _PURGED_VERSION:
+        session.purged = []
+        for _ in range(reader.number(2)):
+            upto, count, size = _PURGED.unpack(reader.take(_PURGED.size))
+            session.purged.append(PurgedTopics(reader.text(), upto, count, size))
     reader.end()
     return session
 

@@ -9,6 +9,7 @@ for the next messages, those above the position.
 from collections.abc import Iterator
 from typing import Final
 
+from mqtt.topics import matches
 from session.state.in_flight import (
     FROM_GROUP,
     FROM_LOG,
@@ -43,6 +44,18 @@ class Replay:
         self.overtaken: set[str] = set()
 
 
+class PurgedTopics:
+    """Messages of a backlog that an operator has dropped, among others that are still owed."""
+
+    __slots__ = ("count", "size_bytes", "topic_filter", "upto")
+
+    def __init__(self, topic_filter: str, upto: int, count: int, size_bytes: int) -> None:
+        self.topic_filter: str = topic_filter
+        self.upto: int = upto  # what matches is dropped up to this offset of the log
+        self.count: int = count  # of these messages
+        self.size_bytes: int = size_bytes  # of their topics and payloads
+
+
 class Session:
     """One session, of a connected client or loaded for a moment."""
 
@@ -67,6 +80,7 @@ class Session:
         "owed_releases",
         "position",
         "protocol_version",
+        "purged",
         "receive_maximum",
         "replays",
         "reserved",
@@ -105,6 +119,7 @@ class Session:
         # Shared subscriptions: packet id -> (share name, topic filter) of the group it belongs to.
         self.leases: dict[int, tuple[str, str]] = {}
         self.position: int = 0
+        self.purged: list[PurgedTopics] | None = None  # behind the position; None = nothing
         self.next_packet_id: int = 1
         self.next_mailbox: int = 1
         self.replays: dict[str, Replay] = {}  # by topic filter, in the order of subscribing
@@ -113,6 +128,20 @@ class Session:
         self.owed_releases: int = 0  # PUBRELs of earlier connections that wait for PUBCOMP
         self.send_quota: int = 0
         self.send_quota_max: int = 0
+
+    # What an operator has dropped
+
+    def has_purged(self, topic: str, offset: int) -> bool:
+        """Return whether a message behind the position is not owed any more."""
+        if self.purged is None:
+            return False
+        return any(
+            offset <= each.upto and matches(each.topic_filter, topic) for each in self.purged
+        )
+
+    def purged_behind(self) -> list[PurgedTopics]:
+        """Return what of it is behind the position: the rest is forgotten."""
+        return [each for each in self.purged or () if each.upto > self.position]
 
     # Subscriptions
 

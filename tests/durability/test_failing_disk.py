@@ -26,6 +26,7 @@ from tests.broker.process.starts import events
 from tests.durability.iofault import Faults, build
 from tests.durability.process import BrokerFailed, BrokerProcess, holdfast
 from tests.durability.rawclient import Closed, RawClient, Silence
+from tests.durability.small_disk import small_disk as small_disk_of
 
 EXIT_SECONDS: Final = 5.0
 RESUME_SECONDS: Final = 10.0
@@ -237,18 +238,6 @@ def test_an_acknowledgement_waits_for_the_slow_disk(broker: BrokerProcess, fault
 # A disk that is full
 
 
-@contextlib.contextmanager
-def _tmpfs(directory: Path, size: str) -> Iterator[Path]:
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
 def _fill(file: Path, *, leave_bytes: int) -> None:
     """Take the room of a disk but for `leave_bytes`."""
     with open(file, "ab") as filler:
@@ -273,14 +262,14 @@ def _publish_until_refused(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 MiB; a broker's data directory is to be `data` in it."""
-    with _tmpfs(tmp_path / "disk", "64m") as disk:
+    with small_disk_of(tmp_path / "disk", 64 << 20) as disk:
         yield disk
 
 
 @pytest.fixture
 def marked_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with 64 MiB above the least low-water mark that RocksDB never goes beyond."""
-    with _tmpfs(tmp_path / "disk", f"{RESERVE_BYTES + (64 << 20)}") as disk:
+    with small_disk_of(tmp_path / "disk", RESERVE_BYTES + (64 << 20)) as disk:
         yield disk
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from session.lifetime.trimming import DROP_PAGE
-from session.purging import PURGES_MAX, Purge
+from session.purging import PURGES_MAX, TOPICS_MAX, Purge
 from storage.errors import DamagedRows, Recoverable
 from storage.tables.tables import SESSIONS
 from tests.session.backlogs import numbers, publish
@@ -22,9 +22,13 @@ def away(*topic_filters: str, **settings: object) -> Broker:
     return broker
 
 
-def begin(broker: Broker, client_id: str = "s", *, older_ms: int = 0) -> Purge:
+def begin(
+    broker: Broker, client_id: str = "s", *, older_ms: int = 0, topic: str | None = None
+) -> Purge:
     """Have an operator ask for a purge."""
-    purge = broker.engine.administer(broker.now).purge(client_id, "olga", "full", older_ms=older_ms)
+    purge = broker.engine.administer(broker.now).purge(
+        client_id, "olga", "full", older_ms=older_ms, topic=topic
+    )
     assert purge is not None
     return purge
 
@@ -185,3 +189,153 @@ def test_a_broker_that_ends_leaves_the_rest_of_a_purge() -> None:
     assert names[-1] == "shutdown" and "session_purged" in names
     broker.restart()
     assert len(broker.durable("s").receive_all()) == DROP_PAGE
+
+
+def finish(broker: Broker, purge: Purge) -> Purge:
+    """Let a purge come to its end."""
+    for _ in range(100):
+        if purge.is_over:
+            return purge
+        one_step(broker)
+    raise AssertionError("it never ends")
+
+
+def by_topic(broker: Broker, count: int, topics: str = "ab") -> None:
+    """Publish numbered messages on topics in turn."""
+    client = broker.connect("publisher")
+    for number, payload in enumerate(numbers(count)):
+        client.publish(topics[number % len(topics)], payload, 1)
+    client.disconnect()
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"max_inflight": 1}, {"max_age_s": 3600}])
+def test_messages_of_other_topics_stay_owed_in_their_order(
+    restarts: bool, settings: dict[str, object]
+) -> None:
+    broker = away("+", "a", **settings)
+    by_topic(broker, DEEP)
+    purge = begin(broker, topic="a")
+    by_topic(broker, 2)
+    finish(broker, purge)
+    assert not purge.why and purge.dropped == (DEEP + 1) // 2
+    assert broker.counters.dropped["purged"] == purge.dropped
+    if restarts:
+        broker.restart()
+    client = broker.durable("s")
+    assert client.receive_all() == [*numbers(DEEP)[1::2], *numbers(2)]
+    by_topic(broker, 2)
+    assert client.receive_all() == numbers(2)
+    client.drop()
+    broker.restart()
+    assert broker.durable("s").receive_all() == []
+
+
+def test_a_crash_amid_a_purge_by_topic_keeps_what_was_not_dropped() -> None:
+    broker = away("+")
+    by_topic(broker, 2 * DROP_PAGE)
+    purge = begin(broker, topic="a")
+    one_step(broker)
+    assert purge.dropped == DROP_PAGE // 2 and not purge.is_over
+    broker.restart()
+    all_of_it = numbers(2 * DROP_PAGE)
+    expected = [*all_of_it[1:DROP_PAGE:2], *all_of_it[DROP_PAGE:]]
+    assert broker.durable("s").receive_all() == expected
+
+
+def test_a_purge_that_is_asked_for_again_drops_only_what_is_new() -> None:
+    broker = away("+")
+    by_topic(broker, 4)
+    assert finish(broker, begin(broker, topic="a")).dropped == 2
+    broker.advance(s=60)
+    by_topic(broker, 4)
+    assert finish(broker, begin(broker, topic="a", older_ms=60_000)).dropped == 0
+    assert finish(broker, begin(broker, topic="a")).dropped == 2
+    assert finish(broker, begin(broker, topic="#")).dropped == 4
+    broker.restart()
+    assert broker.durable("s").receive_all() == []
+
+
+def test_young_messages_of_a_topic_are_kept() -> None:
+    broker = away("+")
+    by_topic(broker, 2)
+    broker.advance(s=60)
+    by_topic(broker, 2)
+    assert finish(broker, begin(broker, topic="a", older_ms=60_000)).dropped == 1
+    assert broker.durable("s").receive_all() == [numbers(2)[1], *numbers(2)]
+
+
+def test_a_purge_of_everything_takes_what_a_topic_has_left() -> None:
+    broker = away("+")
+    by_topic(broker, 6)
+    assert finish(broker, begin(broker, topic="a")).dropped == 3
+    assert finish(broker, begin(broker)).dropped == 3
+    assert broker.counters.dropped["purged"] == 6
+    (row,) = [value for key, value in broker.rows(SESSIONS) if key == b"s"]
+    assert row[4] == 2  # the version: nothing is remembered
+
+
+def test_its_own_messages_that_it_does_not_want_are_not_counted() -> None:
+    broker = Broker()
+    client = broker.connect("s", expiry=60)
+    client.subscribe("+", qos=1, no_local=True)
+    broker.connect("helper").publish("a", b"x", 1)
+    client.disconnect()
+    client = broker.connect("s", expiry=60)
+    client.publish("a", b"own", 1)
+    client.receive_all()
+    client.drop()
+    broker.publish("a", b"waits")
+    assert finish(broker, begin(broker, topic="a")).dropped == 1
+
+
+def test_only_so_many_topics_are_remembered() -> None:
+    broker = away("+")
+    topics = [f"t{number}" for number in range(TOPICS_MAX + 1)]
+    for topic in topics:
+        broker.publish(topic, topic.encode())
+    for topic in topics[:-1]:
+        assert finish(broker, begin(broker, topic=topic)).dropped == 1
+    purge = finish(broker, begin(broker, topic=topics[-1]))
+    assert purge.why.startswith("16 purges by topic are remembered already") and not purge.dropped
+    broker.publish("t0", b"new")
+    assert finish(broker, begin(broker, topic="t0")).dropped == 1
+    client = broker.durable("s")
+    assert client.receive_all() == [topics[-1].encode()]
+    client.drop()
+    broker.publish("t0", b"new")
+    assert finish(broker, begin(broker, topic="t0")).dropped == 1
+
+
+def test_a_client_that_comes_back_ends_a_purge_by_topic() -> None:
+    broker = away("+")
+    by_topic(broker, 2 * DROP_PAGE)
+    purge = begin(broker, topic="a")
+    one_step(broker)
+    client = broker.durable("s")
+    one_step(broker)
+    assert purge.is_over and purge.why == "its client has come back"
+    assert len(client.receive_all()) == 2 * DROP_PAGE - purge.dropped
+
+
+def test_the_history_names_the_topic() -> None:
+    broker = away("+", history_detail="full")
+    by_topic(broker, 4)
+    finish(broker, begin(broker, topic="a"))
+    broker.advance(ms=broker.settings.progress_delay_ms)
+    (event,) = told(broker, "session_purged")
+    assert (event["count"], event["position"]) == (2, 0)
+    assert event["detail"] == "topic a, olga: full"
+    assert columns(told(broker, "msg_dropped"), "msg", "reason") == [(1, 1032), (3, 1032)]
+
+
+def test_messages_that_cannot_be_read_are_told_when_it_is_their_turn() -> None:
+    broker = away("+", layout="filters")
+    by_topic(broker, 4)
+    broker.is_audited = False
+    key = (1).to_bytes(8, "big")
+    broker.store.write([("msg.1", key, b"torn")])
+    purge = finish(broker, begin(broker, topic="a"))
+    assert purge.dropped == 1 and broker.counters.dropped["damaged"] == 0
+    assert broker.durable("s").receive_all() == numbers(4)[1::2]
+    assert broker.counters.dropped["damaged"] == 1

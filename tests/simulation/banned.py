@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TIMES_MS: Final = (300, 1_000, 3_000)  # shorter than a world may need to drain
-REMOVALS: Final = 0.25
+REMOVALS: Final = 0.4
 ADDRESSES: Final = 0.5
 
 
@@ -63,27 +63,34 @@ class Banned:
         self._bans: Final[dict[str, list[Ban]]] = {}  # by client
 
     def change(self, process: "BrokerProcess", client: "Client") -> str:
-        """Ban a client, or remove a ban of it; return what was done."""
-        random = self._world.random
+        """Ban a client, or remove a ban of any; return what was done."""
+        random, now = self._world.random, process.broker_now()
+        there = [
+            ban
+            for bans in self._bans.values()
+            for ban in bans
+            if ban.removed is None and ban.until_ms > now
+        ]
+        administration = process.engine.administer(now)
+        if there and random.random() < REMOVALS:
+            ban = random.choice(there)
+            administration.unban(*ban.key, "operator", "")
+            ban.removed = Change(process.engine)
+            return "pardoned"
         is_address = random.random() < ADDRESSES
         key = (ADDRESS, client.address()) if is_address else (CLIENT_ID, client.name)
-        administration = process.engine.administer(process.broker_now())
+        made = administration.ban(*key, random.choice(TIMES_MS), "operator", "why")
+        change = Change(process.engine)
         bans = self._bans.setdefault(client.name, [])
-        olds = [ban for ban in bans if ban.key == key and ban.removed is None]
-        if random.random() < REMOVALS and administration.unban(*key, "operator", ""):
-            change = Change(process.engine)
-        else:
-            for_ms = random.choice(TIMES_MS)
-            made = administration.ban(*key, for_ms, "operator", "why")
-            change = Change(process.engine)
-            bans.append(Ban(key, change, made.until_ms))
-            if not is_address and client.name in administration.connections():
-                raise Violation("the_banned_are_kept_out", f"{client.name} is still connected")
-            if client.attempt is not None:
-                client.attempt.may_be_banned = True
-        for old in olds:
-            old.removed = change
-        return "banned" if bans and bans[-1].made is change else "pardoned"
+        for old in bans:
+            if old.key == key and old.removed is None:
+                old.removed = change
+        bans.append(Ban(key, change, made.until_ms))
+        if not is_address and client.name in administration.connections():
+            raise Violation("the_banned_are_kept_out", f"{client.name} is still connected")
+        if client.attempt is not None:
+            client.attempt.may_be_banned = True
+        return "banned"
 
     def opening(self, process: "BrokerProcess", client: "Client") -> None:
         """A client connects: note what is against it already."""

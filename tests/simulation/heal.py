@@ -133,7 +133,8 @@ def judge_invariants(world: "World") -> None:
 def _judge_losses(world: "World") -> None:
     """Nothing owed is missing; limits may drop, but what they drop is counted and over them."""
     done = world.operator.done
-    if not (world.limited or done["purges"] or done["purges of groups"]):
+    purges = done["purges"] + done["purges by topic"] + done["purges of groups"]
+    if not (world.limited or purges):
         world.oracle.judge_losses()
         return
     process = world.up()

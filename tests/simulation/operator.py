@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KICKS: Final = 0.2
 PURGES: Final = 0.3
 BANS: Final = 0.2
+PURGED_TOPICS: Final = ("#", "s/0", "a/+", "x/y")
 NO_TOPIC: Final = "nothing/+"  # what it matches nobody publishes: so nothing may be missing
 
 
@@ -84,8 +85,15 @@ class Operator:
             if each.startswith("$share/")
         ]
         if not groups or world.chance(0.4):
-            if administration.purge(client_id, "operator", older_ms=older_ms):
-                self.done["purges"] += 1
+            topic = world.random.choice((None, None, *PURGED_TOPICS))
+            away = [
+                client.name
+                for client in world.clients
+                if client.link is None and client.plan.durable and not client.plan.faithful
+            ]
+            client_id = world.random.choice(away) if away else client_id
+            if administration.purge(client_id, "operator", older_ms=older_ms, topic=topic):
+                self.done["purges" if topic is None else "purges by topic"] += 1
             return
         share_name, topic_filter = world.random.choice(groups)
         topic = world.random.choice((None, topic_filter, NO_TOPIC, NO_TOPIC, NO_TOPIC, NO_TOPIC))

@@ -326,6 +326,19 @@ def a_purge_is_not_counted(patcher: Patcher) -> None:
 
 
 @mutant("operator", seeds=200)
+def a_purge_by_topic_takes_what_comes_later(patcher: Patcher) -> None:
+    """What an operator has dropped of a topic reaches beyond the end of the log."""
+
+    def around(original: Any, self: Any, session: Any) -> bytes:
+        for each in session.purged or ():
+            each.upto += 1000
+        written: bytes = original(self, session)
+        return written
+
+    patcher.wrap(OfflineDrops, "write", around)
+
+
+@mutant("operator", seeds=200)
 def a_purge_of_a_group_passes_over_the_rest_of_the_log(patcher: Patcher) -> None:
     """What it should keep of a shared subscription no member gets."""
 

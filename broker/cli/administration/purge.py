@@ -14,8 +14,11 @@ from broker.cli.command import (
     add_config_flags,
     age,
     client_id,
+    load_config,
+    now_ms,
     open_inventory,
     print_lines,
+    topic_filter,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ LOOK_S: Final = 0.05  # between two questions how far it is
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
+    parser.add_argument(
+        "--topic", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
+    )
     parser.add_argument(
         "--older", metavar="TIME", type=age, default=0, help="only what is older: 2d"
     )
@@ -45,18 +51,45 @@ def run(options: argparse.Namespace) -> int:
     if report is None:
         raise CommandError(f"no session {name!r}")
     waiting = f"{report.backlog.waiting} messages wait for it"
+    if options.dry_run and options.topic is not None:
+        return _count_topic(options)
     if options.dry_run:
         print_lines([f"{name!r}: {waiting}, {len(report.session.in_flight)} in flight stay"])
         return EXIT_OK
     old = "those that are older than you say" if options.older else "all of them"
+    if options.topic is not None:
+        old = f"{old}, if {options.topic!r} matches,"
     confirm(options, f"Drop what waits for {name!r}? {waiting}; {old} will be gone.")
     request = {
         "do": "session_purge",
         "client_id": name,
         "reason": options.reason,
         "older_ms": str(options.older),
+        "topic": options.topic or "",
     }
     follow(options, request, repr(name))
+    return EXIT_OK
+
+
+def _count_topic(options: argparse.Namespace) -> int:
+    """Print how many of the messages that wait are on topics that match; reads all of them."""
+    from broker.operations.sessions.owed import WAITS, waiting
+    from mqtt.topics import matches
+
+    settings = load_config(options).settings
+    with open_inventory(options) as inventory:
+        report = inventory.session(options.client_id)
+        if report is None:
+            raise CommandError(f"no session {options.client_id!r}")
+        found = sum(
+            each.state == WAITS
+            and each.message is not None
+            and matches(options.topic, each.message.topic)
+            for each in waiting(inventory, report, settings, now_ms(inventory))
+        )
+    print_lines(
+        [f"{options.client_id!r}: {found} messages on topics that {options.topic!r} matches"]
+    )
     return EXIT_OK
 
 

@@ -71,6 +71,9 @@ def run(options: argparse.Namespace) -> int:
     number = ask_broker(options, request)["trace"]
     over = ""
     try:
+        if options.output == "text":
+            seconds = options.for_ms // 1000
+            print_lines([f"trace {number} is on for {seconds} s: {MARKS}"], flush=True)
         while not over:
             answer = ask_broker(options, {"do": "trace_read", "trace": number})
             lines = json.loads(answer["lines"])

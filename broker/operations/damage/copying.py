@@ -289,6 +289,8 @@ class Copying:
                 continue
             self._boot = max(self._boot, session.incarnation >> INCARNATION_SHIFT)
             self._end = max(self._end, session.position)
+            for purged in session.purged or ():  # no message behind the new end may be one of them
+                self._end = max(self._end, purged.upto)
             if self._drop_lost_in_flight(session):
                 value = seal(encode_session(session))
             self._put(SESSIONS, key, value)

@@ -26,6 +26,7 @@ STATES: Final[dict[str, str]] = {
     "max_age": "not sent any more: older than session.max_age",
     "session_limit": "not sent: over session.max_offline_messages or max_offline_bytes",
     "no_local": "not sent: its own (No Local)",
+    "purged": "not sent: an operator has dropped them by topic",
     "damaged": "not sent: cannot be read",
 }
 ENDS: Final = frozenset({"session_expired", "session_terminated"})

@@ -97,9 +97,11 @@ class Backlogs:
         if with_oldest and behind.messages:
             _, first_ms = self.first(session.position, streams, with_bytes=with_bytes)
             oldest = min((ms for ms in (oldest, first_ms) if ms), default=0)
+        purged = session.purged_behind()
+        size += max(0, behind.size_bytes - sum(each.size_bytes for each in purged))
         return Backlog(
-            behind.messages,
-            size + behind.size_bytes if with_bytes else None,
+            max(0, behind.messages - sum(each.count for each in purged)),
+            size if with_bytes else None,
             oldest,
             generations | behind.generations,
             behind.first,

@@ -41,6 +41,7 @@ EXPIRED: Final = "expired"
 TOO_OLD: Final = "max_age"
 OVER_LIMIT: Final = "session_limit"
 NO_LOCAL: Final = "no_local"  # its own message
+PURGED: Final = "purged"  # an operator has dropped it by its topic
 DAMAGED: Final = "damaged"
 
 # Where a message is
@@ -166,7 +167,9 @@ class _Judge:
         is_dropped = self._trim is not None and self._trim.drops(message.offset)
         qos = self._qos(message)
         state = WAITS
-        if qos is None:
+        if self._session.has_purged(message.topic, message.offset):
+            qos, state = None, PURGED
+        elif qos is None:
             state = NO_LOCAL
         elif is_dropped:
             state = OVER_LIMIT

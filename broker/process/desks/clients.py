@@ -14,7 +14,7 @@ from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import BY, Absent, Answer, ControlError, Request
 from broker.process.desks.engine_work import begin, whole_number
-from mqtt.topics import filter_problem
+from mqtt.topics import SHARE_PREFIX, filter_problem
 from session.administration import Administration
 from session.engine import Engine
 from session.errands.group_purging import GroupPurge
@@ -171,7 +171,11 @@ class ClientDesk:
                 f"client {client_id!r} is connected: `holdfast client kick` ends that"
             )
         purge = administration.purge(
-            client_id, request[BY], reason, older_ms=whole_number(request, "older_ms")
+            client_id,
+            request[BY],
+            reason,
+            older_ms=whole_number(request, "older_ms"),
+            topic=_topic_filter(request),
         )
         if purge is None:
             raise Absent(f"no client {client_id!r} has a session")
@@ -186,17 +190,13 @@ class ClientDesk:
 
     def _purge_group(self, request: Request, found: Future[Request]) -> None:
         group, topic_filter = request.get("group", ""), request.get("topic_filter", "")
-        topic = request.get("topic") or None
-        problem = None if topic is None else filter_problem(topic)
-        if problem is not None:
-            raise ControlError(problem)
         purge = self._administration.purge_group(
             group,
             topic_filter,
             request[BY],
             request.get("reason", ""),
             older_ms=whole_number(request, "older_ms"),
-            topic=topic,
+            topic=_topic_filter(request),
         )
         if purge is None:
             raise Absent(f"no shared group {group!r} of {topic_filter!r}")
@@ -253,3 +253,16 @@ class ClientDesk:
 
 def _absent(request: Request) -> Absent:
     return Absent(f"no client {request.get('client_id', '')!r} is connected")
+
+
+def _topic_filter(request: Request) -> str | None:
+    """Return the topic filter of what a purge drops, None = everything. Raises `ControlError`."""
+    topic = request.get("topic") or None
+    if topic is None:
+        return None
+    problem = filter_problem(topic)
+    if problem is None and topic.startswith(SHARE_PREFIX):
+        problem = f"topic filter {topic[:60]!r}: expected one that is not shared"
+    if problem is not None:
+        raise ControlError(problem)
+    return topic

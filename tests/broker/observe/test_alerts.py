@@ -4,11 +4,7 @@ What a real broker reports is read twice. What it counted in between, and ages, 
 pace for hours, because alerts are about hours; other gauges stay as they are.
 """
 
-import json
-import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +12,13 @@ from typing import Any, Final
 
 import pytest
 
+from tests.broker.observe import alert_rules
+from tests.broker.observe.alert_rules import ALERTS, PROMTOOL
 from tests.broker.process.starts import hide_pyarrow
-from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess
+from tests.durability.process import POLL_SECONDS, BrokerProcess
 from tests.durability.rawclient import RawClient
 
-ALERTS: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
-PLACES: Final = os.pathsep.join((os.environ["PATH"], str(ROOT / ".cache/prometheus/usr/bin")))
-PROMTOOL: Final = shutil.which("promtool", path=PLACES)
 MINUTES: Final = 600
-LABELS: Final = 'instance="i",job="holdfast"'
-FIRING: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
 # A scrape is answered from a snapshot that is at most a second old.
 BETWEEN_SCRAPES_S: Final = 1.5
 COUNTED: Final = re.compile(r"_(total|bucket|count|sum)({|$)")
@@ -45,47 +38,9 @@ pytestmark = pytest.mark.skipif(
 Play = Callable[[BrokerProcess], None]
 
 
-def with_labels(sample: str) -> str:
-    """Return a sample's name with the labels that Prometheus adds to it."""
-    if sample.endswith("}"):
-        return f"{sample[:-1]},{LABELS}}}"
-    return f"{sample}{{{LABELS}}}"
-
-
 def judge(directory: Path, series: dict[str, str], expected: dict[int, list[str]]) -> None:
     """Check which alerts fire at each minute of `expected`, for these series, a value a minute."""
-    test = {
-        "rule_files": [str(ALERTS)],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [
-                    {"series": with_labels(sample), "values": values}
-                    for sample, values in series.items()
-                ],
-                "promql_expr_test": [
-                    {
-                        "expr": FIRING,
-                        "eval_time": f"{minute}m",
-                        "exp_samples": [
-                            {"labels": f'{{alertname="{name}"}}', "value": 1} for name in names
-                        ],
-                    }
-                    for minute, names in expected.items()
-                ],
-            }
-        ],
-    }
-    path = directory / "test.yml"
-    path.write_text(json.dumps(test))  # JSON is YAML
-    done = subprocess.run(
-        [PROMTOOL or "promtool", "test", "rules", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    alert_rules.judge(directory, series, {60 * minute: names for minute, names in expected.items()})
 
 
 def healthy(directory: Path, series: dict[str, str]) -> None:

@@ -83,6 +83,14 @@ class Twins:
                 sender.publish(topic, payload, qos, retain=retain, **fields)
             sender.disconnect()
 
+    def purge(self, topic: str) -> None:
+        """Have an operator drop what waits for the client on a topic."""
+        for broker in self.brokers:
+            purge = broker.engine.administer(broker.now).purge("c", "olga", topic=topic)
+            assert purge is not None
+            broker.advance(ms=1)
+            assert purge.is_over
+
     def compare(self) -> int:
         """Let both drain; returns how many messages that were."""
         streams = []
@@ -124,6 +132,9 @@ def test_a_page_is_what_its_messages_one_by_one_would_be(seed: int) -> None:
         for client in twins.clients:
             client.drop()
         twins.publish(source.choice((3, 40)))
+        if source.random() < 0.5:
+            twins.purge(source.choice(TOPICS))
+            twins.publish(3)
         for broker in twins.brokers:
             broker.advance(s=2)
         twins.connect()

@@ -5,7 +5,7 @@ from typing import Final
 
 from mqtt.packets import Will
 from session.state.in_flight import FROM_GROUP, FROM_LOG, FROM_MAILBOX, REFERENCE_SHIFT, RELEASED
-from session.state.session import EXPIRY_NEVER, Replay, Session
+from session.state.session import EXPIRY_NEVER, PurgedTopics, Replay, Session
 from session.state.shared_group_record import GroupRecord
 from session.state.subscription import Subscription
 from session.state.will_record import ConnectionRecord
@@ -82,9 +82,28 @@ def full_ahead_session() -> Session:
     return session
 
 
+def purged_session() -> Session:
+    """Return an offline session of which an operator has dropped messages of two topics."""
+    session = new_session()
+    session.purged = [
+        PurgedTopics("a/#", 42, 1, 7),
+        PurgedTopics("täg/+", 2**40, 2**32 - 1, 2**63),
+    ]
+    return session
+
+
+def full_purged_session() -> Session:
+    """Return a session that has something of everything, and something was dropped by topic."""
+    session = full_ahead_session()
+    session.purged = [PurgedTopics("t", 2**40 + 1, 3, 9)]
+    return session
+
+
 SESSIONS: Final = {"new": new_session, "full": full_session}
 # Version 3.
 AHEAD: Final = {"ahead": ahead_session, "full": full_ahead_session}
+# Version 4.
+PURGED: Final = {"purged": purged_session, "full": full_purged_session}
 
 SUBSCRIPTIONS: Final = {
     "smallest": Subscription("t", None, "t", 0, False, False, 0, 0, 0, False),

@@ -13,11 +13,13 @@ from session.state.records import RecordReader, blob, decode_session, encode_ses
 from session.state.session import Session
 from tests.session.state.cases import (
     AHEAD,
+    PURGED,
     SESSIONS,
     ahead_session,
     full_session,
     golden,
     new_session,
+    purged_session,
 )
 
 KEPT = (
@@ -60,6 +62,27 @@ def test_the_format_is_the_one_on_disk(case: str) -> None:
     session = SESSIONS[case]()
     assert encode_session(session).hex() == expected.hex()
     assert fields(decode_session(session.client_id, expected)) == fields(session)
+
+
+@pytest.mark.parametrize("case", PURGED)
+def test_what_was_dropped_by_topic_has_a_version_of_its_own(case: str) -> None:
+    expected = golden("session-record-v4.hex")[case]
+    session = PURGED[case]()
+    assert encode_session(session).hex() == expected.hex()
+    loaded = decode_session(session.client_id, expected)
+    for found, made in zip(loaded.purged or (), session.purged or (), strict=True):
+        assert (found.topic_filter, found.upto) == (made.topic_filter, made.upto)
+        assert (found.count, found.size_bytes) == (made.count, made.size_bytes)
+
+
+def test_what_was_dropped_by_topic_is_forgotten_when_the_position_is_behind_it() -> None:
+    session = purged_session()
+    session.position = 42
+    loaded = decode_session("c", encode_session(session))
+    assert [each.topic_filter for each in loaded.purged or ()] == ["täg/+"]
+    session.position = 2**40
+    assert encode_session(session)[0] == 2
+    assert decode_session("c", encode_session(session)).purged is None
 
 
 @pytest.mark.parametrize("case", AHEAD)
@@ -134,6 +157,7 @@ def test_what_belongs_to_a_connection_is_not_kept() -> None:
 def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
     _refuses_other_sizes(encode_session(SESSIONS[case]()))
     _refuses_other_sizes(encode_session(ahead_session()))
+    _refuses_other_sizes(encode_session(purged_session()))
     _refuses_other_sizes(golden("session-record-v1.hex")[case])
 
 
@@ -147,7 +171,7 @@ def _refuses_other_sizes(value: bytes) -> None:
 
 def test_another_version_is_refused() -> None:
     value = encode_session(new_session())
-    for version in (b"\x00", b"\x04"):
+    for version in (b"\x00", b"\x05"):
         with pytest.raises(ValueError, match=f"version {version.hex()} of"):
             decode_session("c", version + value[1:])
 

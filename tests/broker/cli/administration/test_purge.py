@@ -52,3 +52,37 @@ def test_a_backlog_is_dropped_and_its_space_is_free_soon(
     back = RawClient(broker.port, "away")
     assert back.resume().session_present
     back.ping()
+
+
+def test_a_backlog_is_dropped_by_topic(run: Run, start: Callable[..., BrokerProcess]) -> None:
+    broker = start()
+    where = ("--data-dir", str(broker.data_dir))
+
+    def purge(*words: str) -> CompletedProcess[str]:
+        return run("session", "purge", "away", *words, *where)
+
+    away = RawClient(broker.port, "away")
+    away.durable()
+    away.subscribe("t/#", qos=1)
+    away.disconnect()
+    here = RawClient(broker.port, "here")
+    here.connect(clean_start=True)
+    for number in range(1, 7):
+        here.send(Publish("t/ab"[: 2 + number % 2 * 2], b"%d" % number, 1, packet_id=number))
+        here.expect(Puback)
+    assert purge("--topic", "t/ab", "--dry-run").stdout == (
+        "'away': 3 messages on topics that 't/ab' matches\n"
+    )
+    assert "all of them, if 't/ab' matches, will be gone" in complaint(purge("--topic", "t/ab"), 2)
+    assert purge("--topic", "t/ab", "--yes").stdout == "'away': 3 messages dropped\n"
+    (row,) = [
+        each
+        for each in json.loads(run("session", "list", "-o", "json", *where).stdout)
+        if each["client_id"] == "away"
+    ]
+    assert row["waiting"] == 3
+    broker.crash().restart()
+    away.resume()
+    assert [away.expect_publish().payload for _ in range(3)] == [b"2", b"4", b"6"]
+    away.ping()
+    assert purge("--topic", "t/#/x").returncode == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.watching.trace import text_of
+from mqtt import reasons
 from tests.broker.cli.commands import ROOT, Run, complaint
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
@@ -64,7 +65,7 @@ def test_a_client_is_watched_until_ctrl_c(
     boat.drop()
     lines = until(process, "connection closed")
     text = "".join(lines)
-    assert "boat-17 -> CONNECT " in lines[0] and "user 'anna'" in lines[0]
+    assert "boat-17 -> CONNECT " in lines[1] and "user 'anna'" in lines[1]
     assert "connected: " in text and "boat-17 <- CONNACK reason=0x00" in text
     assert "-> PUBLISH id=2 qos=1 topic=a\\x1b/b 17 bytes " in text, text
     assert r"'hello\n'" in text and "\x1b" not in text
@@ -74,6 +75,19 @@ def test_a_client_is_watched_until_ctrl_c(
     process.send_signal(signal.SIGINT)
     assert process.wait(15) == 130
     assert listed(run, broker) == "[]\n"
+
+
+def test_what_the_rules_deny_is_watched(
+    start: Callable[..., BrokerProcess], watch: Watch, tmp_path: Path
+) -> None:
+    (tmp_path / "acl").write_text("topic read a/#\n")
+    broker = start(HOLDFAST__AUTH__ACL_FILE=str(tmp_path / "acl"))
+    process = watch(broker, "topic", "a/+")
+    client = RawClient(broker.port, "c")
+    client.connect(clean_start=True)
+    client.publish("a/b", b"x", qos=1, reason=reasons.NOT_AUTHORIZED)
+    *_, denied = until(process, "not authorized")
+    assert denied.endswith(" c    topic=a/b denied: publish, not authorized\n"), denied
 
 
 def listed(run: Run, broker: BrokerProcess) -> str:
@@ -100,7 +114,11 @@ def test_a_topic_is_watched_as_json_until_it_is_stopped(
 def test_a_trace_ends_with_its_time(run: Run, start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     done = run("trace", "address", "127.0.0.1", "--for", "1s", "--data-dir", str(broker.data_dir))
-    assert (done.returncode, done.stdout) == (0, "trace 1 has ended: its time is over\n")
+    assert done.returncode == 0
+    assert done.stdout == (
+        "trace 1 is on for 1 s: -> from the client, <- to the client\n"
+        "trace 1 has ended: its time is over\n"
+    )
     assert done.stderr == ""
 
 

@@ -273,3 +273,23 @@ def test_a_backend_goes_on_with_what_can_be_read(tmp_path: Path, torn: str | Non
     assert found == ([b"new"] if torn == BACKENDS else [b"waits", b"new"])
     assert again.engine.feeds.instance(NAME)
     assert isinstance(done, Repaired)
+
+
+def test_what_comes_after_a_repair_is_not_taken_for_what_was_dropped_by_topic(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(layout="filters")
+    broker.durable("boat", "a").drop()
+    for _ in range(5):
+        broker.publish("a", b"dropped")
+    broker.engine.administer(broker.now).purge("boat", "olga", topic="a")
+    broker.advance(ms=1)
+    data = saved(broker, tmp_path / "data")
+    rows = rows_of(data)
+    with opened(data) as store:
+        gone = [(family, key, None) for family in ("msg.1", "idx.1") for key in rows[family]]
+        store.write(gone)
+    _, rows = repaired_of(data)
+    again = started(rows, "filters")
+    again.publish("a", b"new")
+    assert received(again, "boat") == [b"new"]

@@ -197,3 +197,18 @@ def test_messages_that_cannot_be_read_count_without_bytes() -> None:
         broker.store.write([("msg.1", offset.to_bytes(8, "big"), b"damaged")])
     found = backlog_of(broker, "boat")
     assert (found.waiting, found.size_bytes, found.oldest_ms) == (4, 0, 0)
+
+
+def test_what_an_operator_has_dropped_by_topic_does_not_count() -> None:
+    broker = Broker(max_inflight=1)
+    boat = broker.durable("boat", "#")
+    broker.publish("a", b"in flight")
+    boat.drop()
+    for topic in ("a", "bb", "a", "bb"):
+        broker.publish(topic, b"12345")
+    broker.engine.administer(broker.now).purge("boat", "olga", topic="a")
+    broker.advance(ms=1)
+    found = backlog_of(broker, "boat")
+    assert (found.waiting, found.size_bytes) == (2, 1 + len(b"in flight") + 2 * (2 + 5))
+    broker.durable("boat").receive_all()
+    assert backlog_of(broker, "boat").waiting == 0

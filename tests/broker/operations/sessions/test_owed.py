@@ -246,3 +246,18 @@ def test_a_deep_backlog_is_read_only_as_far_as_it_is_asked_for() -> None:
     states_left = [each.state for each in queue]
     assert states_left[:200] == [states.WAITS] * 200
     assert states_left[-1] == states.DAMAGED
+
+
+def test_what_an_operator_has_dropped_by_topic_is_listed_as_such() -> None:
+    broker = in_flight_and_waiting()
+    broker.publish("a/c", b"six")
+    broker.engine.administer(broker.now).purge("boat", "olga", topic="a/b")
+    broker.advance(ms=1)
+    broker.publish("a/b", b"seven")
+    assert told(queue_of(broker, "boat"))[2:] == [
+        (states.SENT, 3, 2, b"three"),
+        (states.PURGED, 0, None, b"four"),
+        (states.PURGED, 0, None, b"five"),
+        (states.WAITS, 0, 1, b"six"),
+        (states.WAITS, 0, 1, b"seven"),
+    ]

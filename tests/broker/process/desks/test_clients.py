@@ -174,6 +174,10 @@ def test_a_purge_is_asked_about_until_it_is_over() -> None:
         while answer["over"] != "1":
             answer = await desk.ask(PURGED, purge=number)
         assert answer == {"dropped": "2", "over": "1", "why": ""}
+        with pytest.raises(ControlError, match="must be last"):
+            await desk.ask(PURGE, client_id="away", topic="#/a")
+        with pytest.raises(ControlError, match="not shared"):
+            await desk.ask(PURGE, client_id="away", topic="$share/g/a")
         (line,) = broker.events("session_purged")
         assert (line["client_id"], line["by"], line["reason"]) == ("away", "olga", "full")
         with pytest.raises(ControlError, match="no client 'nobody' has a session"):
