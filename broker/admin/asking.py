@@ -18,7 +18,7 @@ import msgspec
 from broker.admin import records
 from broker.admin.sources import reading
 from broker.admin.sources.broker_questions import BrokerQuestions
-from broker.admin.sources.lanes import Lane
+from broker.admin.sources.lanes import Lane, Turn
 from broker.admin.sources.reading import NotThere, now_text
 from broker.configuration.config import Config, ConfigError
 from broker.operations.control_socket import Absent, ControlError, Request
@@ -35,6 +35,7 @@ RANK_AGE_S: Final = 10.0
 RANK_SHARE: Final = 10  # or so many times what it took
 CLIENTS_AGE_S: Final = 2.0  # of a list of clients that is used again, or
 CLIENTS_SHARE: Final = 20  # so many times what it took
+CLIENTS_WAITING_MAX: Final = 32  # for such a list
 CLIENTS_MAX: Final = 200_000  # in one list
 LOOK_S: Final = 0.05  # between two questions how far a purge is
 PURGE_S: Final = 60.0  # waited for a purge; it goes on by itself
@@ -77,9 +78,9 @@ class Asking:
         self._orders: Final = Lane(data_dir, "orders")
         self._single: Final = Lane(data_dir, "single")
         self._ranks: OrderedDict[tuple[Any, ...], _Rank] = OrderedDict()
-        self._ranking: Final = asyncio.Lock()
+        self._ranking: Final = Turn()
         self._clients: _Clients | None = None
-        self._listing: Final = asyncio.Lock()
+        self._listing: Final = Turn(waiting_max=CLIENTS_WAITING_MAX)
 
     def close(self) -> None:
         """Give everything back."""
@@ -140,7 +141,7 @@ class Asking:
         self, sort: str, match: str | None, offline: bool, begin: tuple[int, str] | None
     ) -> _Rank:
         key = sort, match, offline, begin
-        async with self._ranking:  # who comes meanwhile wants the same, most of the time
+        async with self._ranking.mine():  # who comes meanwhile wants the same, most of the time
             rank = self._ranks.get(key)
             if rank is None or monotonic() > rank.until_s:
                 began = monotonic()
@@ -274,7 +275,7 @@ class Asking:
 
     async def _all_clients(self) -> _Clients:
         """Return all clients: a list costs the broker 8 us for each, so it is used again."""
-        async with self._listing:
+        async with self._listing.mine():
             if self._clients is not None and monotonic() < self._clients.until_s:
                 return self._clients
             self._clients = None
@@ -417,15 +418,6 @@ class Asking:
             settings.history_level, has_rules=shell.acl_file is not None
         )
         return records.Why(client_id, now, before, list(unknown))
-
-    async def health(self) -> records.Health:
-        """Return whether the broker answers; that it does not is no error here."""
-        try:
-            await self.broker.ask({"do": "storage_show"})
-        except ControlError as problem:
-            since = self.broker.silent_since
-            return records.Health("broker_silent", False, since, str(problem))
-        return records.Health("ok", True, None, "")
 
     async def ask(self, request: Request, name: str = "") -> Request:
         """Ask the broker; with a name something is changed, and is to be seen from now on."""

@@ -451,15 +451,6 @@ class Reloaded(Struct):
     problems: list[str]
 
 
-class Health(Struct):
-    """Whether this process serves, and the broker answers."""
-
-    status: Literal["ok", "broker_silent"]
-    broker_answers: bool
-    silent_since: Moment | None
-    why: str
-
-
 class Me(Struct):
     """Who asks."""
 

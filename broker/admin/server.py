@@ -8,11 +8,12 @@ nothing. Must never be imported by the broker. Read next: `broker.admin.services
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import ssl
 import sys
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import uvicorn
@@ -36,6 +37,8 @@ from broker.admin.web.gate import Gate
 from broker.admin.web.hygiene import HEADERS, LOOPBACK_NAMES, Hygiene
 from broker.admin.web.signing_in import SigningIn
 from broker.configuration.config import Config, is_loopback
+from broker.configuration.listener_options import WEBSOCKET, Endpoint
+from broker.network import tls
 from broker.observe.structured_log import Log, install_bridge
 
 BACKLOG: Final = 64
@@ -54,37 +57,64 @@ def run(config: Config, *, until_stdin_ends: bool = False) -> None:
     log = Log(level=shell.log_level, format=_log_format(config))
     install_bridge(log)
     assert shell.admin_listen is not None
+    context = tls_context(config)
     bound = _bind(shell.admin_listen)
-    app = build(Services(config, log))
-    try:
-        settings = uvicorn.Config(
-            app,
-            http=PatientProtocol,
-            ws="none",
-            loop="asyncio",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            h11_max_incomplete_event_size=connections.HEADERS_BYTES_MAX,
-            timeout_keep_alive=connections.KEEP_ALIVE_S,
-            timeout_graceful_shutdown=END_S,
-            ssl_certfile=shell.admin_tls_certificate,
-            ssl_keyfile=shell.admin_tls_key,
-        )
-        settings.load()
-    except (OSError, ssl.SSLError) as problem:
-        raise CannotServe(f"admin.tls_certificate: {problem}") from None
-    server = uvicorn.Server(settings)
+    settings = uvicorn.Config(
+        build(Services(config, log)),
+        http=PatientProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=connections.HEADERS_BYTES_MAX,
+        timeout_keep_alive=connections.KEEP_ALIVE_S,
+        timeout_graceful_shutdown=END_S,
+    )
+    settings.load()
+    settings.ssl = context
+    server = _Child(settings) if until_stdin_ends else uvicorn.Server(settings)
     log.info(
         "admin_ready",
         "the HTTP API is served",
         host=bound.getsockname()[0],
         port=bound.getsockname()[1],
-        tls=shell.admin_tls_certificate is not None,
+        tls=context is not None,
     )
-    asyncio.run(_serve(server, bound, until_stdin_ends, log))
+    asyncio.run(_serve(server, bound, config, log))
+
+
+class _Child(uvicorn.Server):
+    """Ends with its stdin alone: a signal for all processes is the broker's to obey."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ignore what a terminal or a service manager sends to everybody."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        yield
+
+    def look(self) -> None:
+        """End when the other end of the pipe is closed: by the broker, or by its death."""
+        if not os.read(sys.stdin.fileno(), 1024):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.should_exit = True
+
+
+def tls_context(config: Config) -> ssl.SSLContext | None:
+    """Return what TLS is done with, None = it is not. Raises `CannotServe`."""
+    shell = config.shell
+    if shell.admin_tls_certificate is None:
+        return None
+    endpoint = Endpoint()
+    endpoint.section, endpoint.type = "admin", WEBSOCKET  # as a websocket it speaks HTTP
+    endpoint.tls_certificate, endpoint.tls_key = shell.admin_tls_certificate, shell.admin_tls_key
+    try:
+        return tls.server_context(endpoint)
+    except tls.TlsError as problem:
+        raise CannotServe(str(problem)) from None
 
 
 def _log_format(config: Config) -> Any:
@@ -106,48 +136,43 @@ def _bind(address: str) -> socket.socket:
     return bound
 
 
-async def _serve(
-    server: uvicorn.Server, bound: socket.socket, until_stdin_ends: bool, log: Log
-) -> None:
-    if until_stdin_ends:
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            """End when the other end of the pipe is closed: by the broker, or by its death."""
-            if not os.read(sys.stdin.fileno(), 1024):
-                loop.remove_reader(sys.stdin.fileno())
-                server.should_exit = True
-
-        loop.add_reader(sys.stdin.fileno(), look)
-    renewing = asyncio.create_task(_renew(server.config, log))
+async def _serve(server: uvicorn.Server, bound: socket.socket, config: Config, log: Log) -> None:
+    if isinstance(server, _Child):
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), server.look)
+    renewing = asyncio.create_task(renew(server.config.ssl, config, log))
     await server.serve(sockets=[bound])
     renewing.cancel()
 
 
-async def _renew(settings: uvicorn.Config, log: Log) -> None:
-    """Use a new certificate for new connections, soon after it is in its file."""
-    if settings.ssl is None or settings.ssl_certfile is None:
+async def renew(
+    context: ssl.SSLContext | None, config: Config, log: Log, *, look_s: float = CERTIFICATE_S
+) -> None:
+    """Use a new certificate for new connections, soon after it is in its file; for ever."""
+    certificate, key = config.shell.admin_tls_certificate, config.shell.admin_tls_key
+    if context is None or certificate is None:
         return
-    before = _changed(settings.ssl_certfile)
+    before = _changed(certificate, key)
     while True:
-        await asyncio.sleep(CERTIFICATE_S)
-        now = _changed(settings.ssl_certfile)
+        await asyncio.sleep(look_s)
+        now = _changed(certificate, key)
         if now == before:
             continue
         before = now
         try:
-            settings.ssl.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile)
-        except (OSError, ssl.SSLError) as problem:
+            tls_context(config)
+            context.load_cert_chain(certificate, key, password="")
+        except (CannotServe, OSError) as problem:
             log.error("admin_certificate", f"{problem}; the one before stays in use")
         else:
             log.info("admin_certificate", "a new certificate is in use")
 
 
-def _changed(path: str | os.PathLike[str]) -> int:
+def _changed(*paths: str | None) -> list[int]:
+    """Return when each of the files was changed, ns."""
     try:
-        return os.stat(path).st_mtime_ns
+        return [os.stat(path).st_mtime_ns for path in paths if path is not None]
     except OSError:
-        return 0
+        return []
 
 
 def build(services: Services) -> Starlette:
@@ -220,4 +245,5 @@ async def _health(request: Request) -> Response:
     services: Services = request.app.state.services
     last = services.figures.last
     answers = last is not None and last.broker_answers
-    return JSONResponse({"status": "ok", "broker_answers": answers})
+    since = services.asking.broker.silent_since
+    return JSONResponse({"status": "ok", "broker_answers": answers, "silent_since": since})

@@ -13,6 +13,7 @@ from mqtt.topics import SHARE_PREFIX, filter_problem, topic_problem
 
 TEXT_BYTES_MAX: Final = 65_535  # a field of MQTT holds no more
 REASON_BYTES_MAX: Final = 1024
+GLOB_CHARACTERS_MAX: Final = 256
 DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 DURATION_PATTERN: Final = "^[0-9]{1,9}[smhd]$"
@@ -23,6 +24,12 @@ def text(value: str) -> str:
     """Return text as MQTT has it."""
     if not value or "\0" in value or len(value.encode()) > TEXT_BYTES_MAX:
         raise ValueError(f"expected 1 to {TEXT_BYTES_MAX} bytes of UTF-8 without U+0000")
+    return value
+
+
+def _glob(value: str) -> str:
+    if not value or len(value) > GLOB_CHARACTERS_MAX:
+        raise ValueError(f"expected 1 to {GLOB_CHARACTERS_MAX} characters")
     return value
 
 
@@ -87,6 +94,11 @@ def _cursor(value: str) -> str:
     return value
 
 
+GLOB: Final[dict[str, Any]] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": GLOB_CHARACTERS_MAX,
+}
 STRING: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
 
 
@@ -124,7 +136,7 @@ LIMITED: Final = Parameter(
     "how many, at most",
     default=LIMIT,
 )
-MATCH: Final = Parameter("match", text, STRING, "only client ids such as 'sensor-*'")
+MATCH: Final = Parameter("match", _glob, GLOB, "only client ids such as 'sensor-*'")
 MATCH_TOPIC: Final = Parameter("match", topic_filter, STRING, "only topics that match this filter")
 TOPIC: Final = Parameter("topic", topic_filter, STRING, "only topics that match this filter")
 TOPIC_NAME: Final = Parameter("topic", topic_name, STRING, "the topic whose messages are missed")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -44,6 +44,27 @@ class TooLong(Exception):
 
 class Unreadable(Exception):
     """The data directory cannot be read; one line."""
+
+
+class Turn:
+    """A lock for which few may wait; beyond them it raises `Busy`. Of one loop."""
+
+    def __init__(self, *, waiting_max: int = LANE_WAITING_MAX) -> None:
+        self._lock: Final = asyncio.Lock()
+        self._waiting_max: Final = waiting_max
+        self._waiting = 0
+
+    @contextlib.asynccontextmanager
+    async def mine(self) -> AsyncIterator[None]:
+        """Wait for the turn and keep it."""
+        if self._waiting >= self._waiting_max:
+            raise Busy("too many wait for this list already")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._waiting -= 1
 
 
 class Opened:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.admin import problems
 from broker.admin.problems import Refused
 
-BODY_BYTES_MAX: Final = 2 << 20
+BODY_BYTES_MAX: Final = 512 << 10  # before anybody is known, of every connection
 BODY_S: Final = 15.0  # to send it
 SEND_S: Final = 30.0  # to take a piece of the answer
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})

@@ -1,14 +1,21 @@
 """The process: health, TLS, a new certificate, a broker that goes and comes back, bad starts."""
 
+import asyncio
+import io
 import json
 import os
+import shutil
 import signal
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
 from broker.admin.api.table import BASE
+from broker.admin.server import renew, tls_context
+from broker.configuration.config import Config
+from broker.observe.structured_log import Log
 from tests.broker.admin.application import Application
 from tests.broker.admin.running import Running
 from tests.broker.network.certificates import Authority
@@ -100,6 +107,73 @@ def test_with_tls_everything_is_served_as_without(tmp_path: Path) -> None:
             assert "strict-transport-security" in client.get(BASE + "/me").headers
     finally:
         running.close()
+
+
+def shown(context: ssl.SSLContext, trusted: Authority) -> bool:
+    """Return whether a handshake with a server's context shows a certificate of an authority."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusted.client_context().wrap_bio(to_client, to_server, server_hostname="localhost")
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(3):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError:
+                return False
+    return True
+
+
+def test_a_new_certificate_is_taken_and_a_bad_one_is_not(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+
+    def put(authority: Authority) -> None:
+        for made, file in zip(authority.server(), files, strict=True):
+            shutil.copy(made, file)
+
+    put(old)
+    config = Config()
+    config.shell.admin_tls_certificate, config.shell.admin_tls_key = map(str, files)
+    context = tls_context(config)
+    assert context is not None
+    lines = io.StringIO()
+
+    async def run() -> None:
+        log = Log(lines, format="json")
+        renewing = asyncio.create_task(renew(context, config, log, look_s=0.01))
+        await asyncio.sleep(0)  # it has looked at the files
+
+        async def told(count: int) -> None:
+            while lines.getvalue().count("\n") < count:
+                assert not renewing.done(), renewing
+                await asyncio.wait((renewing,), timeout=0.01)
+
+        assert shown(context, old) and not shown(context, new)
+        files[0].write_text("no certificate")
+        await told(1)
+        assert shown(context, old)
+        put(new)
+        await told(2)
+        assert shown(context, new) and not shown(context, old)
+        renewing.cancel()
+
+    asyncio.run(run())
+    first, *_, last = map(json.loads, lines.getvalue().splitlines())
+    assert first["level"] == "error" and "stays in use" in first["message"]
+    assert last["message"] == "a new certificate is in use"
+
+
+def test_a_signal_for_all_processes_leaves_the_process_to_its_broker(
+    run_one: Callable[..., Running],
+) -> None:
+    running = run_one()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(running.admin_pid(), number)
+    assert running.health() == (200, True)
+    assert running.broker.stop() == 0
+    assert '"admin_ended"' not in running.broker.log()
 
 
 def test_a_bug_is_an_answer_and_a_line_in_the_log_without_a_traceback(tmp_path: Path) -> None:

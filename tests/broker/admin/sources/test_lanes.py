@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.admin.sources import lanes
-from broker.admin.sources.lanes import Busy, Lane, Opened, TooLong, Unreadable
+from broker.admin.sources.lanes import Busy, Lane, Opened, TooLong, Turn, Unreadable
 from storage.errors import CorruptRecord
 from storage.local.rocks import RocksStore
 
@@ -166,3 +166,29 @@ def test_a_directory_without_a_database_is_told(tmp_path: Path) -> None:
 
     play(lane, story)
     assert lanes.AGE_MIN_S < lanes.AGE_MAX_S
+
+
+def test_few_wait_for_their_turn_and_it_comes_for_each() -> None:
+    async def run() -> None:
+        turn = Turn(waiting_max=3)
+        begun: list[int] = []
+        go = asyncio.Event()
+
+        async def take(number: int) -> None:
+            async with turn.mine():
+                begun.append(number)
+                await go.wait()
+
+        tasks = [asyncio.create_task(take(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        assert begun == [0]
+        with pytest.raises(Busy):
+            await take(3)
+        tasks[1].cancel()
+        await asyncio.gather(tasks[1], return_exceptions=True)
+        tasks.append(asyncio.create_task(take(4)))
+        go.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert begun == [0, 2, 4]
+
+    asyncio.run(run())
