@@ -24,7 +24,8 @@ COPY broker broker
 COPY audit audit
 COPY conformance conformance
 RUN python -m venv /opt/holdfast \
-    && /opt/holdfast/bin/pip install --no-cache-dir '.[history,redis,dynamodb,cassandra,kafka]'
+    && /opt/holdfast/bin/pip install --no-cache-dir \
+        '.[history,redis,dynamodb,cassandra,kafka,admin]'
 
 # What is installed already is taken as it is; only what the extra asks for is added.
 FROM build AS build-audit

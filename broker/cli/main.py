@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
+from broker.cli.admin import serving, tokens, users
 from broker.cli.administration import clients, publishing, restart
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, storage, topic, why
@@ -67,6 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
     storage.add(commands)
     database.add(commands)
     health.add(commands)
+    serving.add(commands)
+    tokens.add(commands)
+    users.add(commands)
     restart.add(commands)
     why.add(commands)
     top.add(commands)

@@ -61,6 +61,14 @@ def run_serve(options: argparse.Namespace) -> int:
     from broker.process.server import serve
 
     try:
-        return serve(config, None if options.config is None else read)
+        return serve(config, None if options.config is None else read, _admin_arguments(options))
     except StartError as problem:
         raise CommandError(str(problem)) from None
+
+
+def _admin_arguments(options: argparse.Namespace) -> list[str]:
+    """Return what tells the process of the HTTP API which configuration this broker has."""
+    arguments = [] if options.config is None else ["-c", options.config]
+    if options.data_dir is not None:
+        arguments += ["--data-dir", options.data_dir]
+    return arguments

@@ -45,6 +45,10 @@ class Shell:
         self.metrics_enabled: bool = True
         self.metrics_host: str = "127.0.0.1"
         self.metrics_port: int = 18083
+        # Where the process of the HTTP API listens, None = there is no such process.
+        self.admin_listen: str | None = None
+        self.admin_tls_certificate: str | None = None
+        self.admin_tls_key: str | None = None  # None = in the certificate's file
         self.backlog_interval_s: int = 60  # between two counts of what is owed, 0 = never
         self.password_file: str | None = None
         self.acl_file: str | None = None
@@ -138,6 +142,7 @@ class Config:
             self.settings.allow_anonymous = shell.password_file is None
             if shell.password_file is None:
                 self._refuse_open_listeners()
+        self._check_admin()
         for problem in self.settings.problems():
             raise ConfigError(problem)
         self.listeners[0].name = self.listeners[0].type
@@ -166,6 +171,20 @@ class Config:
                     f"{self.origins[name]}: {name} has no meaning for the type {backend.type}: "
                     f"expected one of {', '.join(keys)}"
                 )
+
+    def _check_admin(self) -> None:
+        """Refuse passwords and tokens in the clear on a network."""
+        shell = self.shell
+        if shell.admin_tls_key is not None and shell.admin_tls_certificate is None:
+            raise ConfigError("admin.tls_key needs admin.tls_certificate as well")
+        if shell.admin_listen is None or shell.admin_tls_certificate is not None:
+            return
+        host = shell.admin_listen.rpartition(":")[0].strip("[]")
+        if not is_loopback(host):
+            raise ConfigError(
+                f"admin.listen = {shown(shell.admin_listen)} can be reached from other machines: "
+                "set admin.tls_certificate, or listen on 127.0.0.1"
+            )
 
     def _refuse_open_listeners(self) -> None:
         """Refuse to be open to a network unless the operator has said so."""

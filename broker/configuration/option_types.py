@@ -505,6 +505,28 @@ class Servers:
         return _array(value)
 
 
+class Address:
+    """One host:port to listen on, port 0 = any free one; `empty_is_none` as for `Text`."""
+
+    _expected = "host:port such as '127.0.0.1:8080'"
+
+    def __init__(self, *, empty_is_none: bool = False) -> None:
+        self._empty_is_none = empty_is_none
+
+    def parse(self, raw: object) -> Setting:
+        """Return the address as it is written."""
+        if raw == "" and self._empty_is_none:
+            return None
+        found = SERVER.fullmatch(raw) if isinstance(raw, str) else None
+        if found is None or int(found[1]) > 65_535:
+            raise ValueError(self._expected)
+        return found[0]
+
+    def render(self, value: Setting) -> str:
+        """Return the text quoted."""
+        return quote("" if value is None else str(value))
+
+
 def _items(raw: object, is_valid: Callable[[str], bool], expected: str) -> tuple[str, ...]:
     """Return the texts of a list, or of one text with commas, if all of them are valid."""
     items = raw

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 from broker.configuration import backend_options
 from broker.configuration.listener_options import IDENTITIES, TYPES
 from broker.configuration.option_types import (
+    Address,
     Choice,
     Detail,
     Durability,
@@ -214,6 +215,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("metrics", "backlog_interval", "shell", "backlog_interval_s", Duration(_S),
            "how often what is owed is counted in the background, 0 = never; less often if that "
            "takes more than a fiftieth of a core"),
+    Option("admin", "listen", "shell", "admin_listen", Address(empty_is_none=True),
+           "host:port of the HTTP API and the dashboard (extra `admin`); empty = off"),
+    Option("admin", "tls_certificate", "shell", "admin_tls_certificate", Text(empty_is_none=True),
+           "file of its certificate and chain (PEM); off loopback there must be one"),
+    Option("admin", "tls_key", "shell", "admin_tls_key", Text(empty_is_none=True),
+           "file of its private key; empty = in the certificate's file"),
     Option("auth", "password_file", "shell", "password_file", Text(empty_is_none=True),
            "file of `holdfast passwd` or mosquitto_passwd; empty = no passwords"),
     Option("auth", "acl_file", "shell", "acl_file", Text(empty_is_none=True),

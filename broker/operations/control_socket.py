@@ -3,14 +3,16 @@
 One request per connection, one line of JSON each way. Only the owner of the data directory (mode
 0700) can open the socket (mode 0600); a port on loopback would be open to every user of the machine
 and to web pages in a browser. Must never touch the engine from its own thread: requests are
-answered on the loop's thread. A request says who asks: the kernel tells which user that is. Read
-next: `broker.operations.checkpoint`, `broker.process.desks.clients`.
+answered on the loop's thread. A request says who asks: the kernel tells which user that is, or the
+process of the HTTP API says for whom; nobody else can open the socket. Read next:
+`broker.operations.checkpoint`, `broker.process.desks.clients`.
 """
 
 import contextlib
 import json
 import os
 import pwd
+import re
 import socket
 import struct
 import threading
@@ -26,6 +28,8 @@ REQUEST_BYTES_MAX: Final = 512 << 10  # a client identifier of 65,535 bytes, eac
 ANSWER_BYTES_MAX: Final = 2 << 20  # a line of a page may have several of them
 CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 BY: Final = "by"  # the user who asks, in each request that is answered
+FOR: Final = "for"  # on whose behalf, of the process of the HTTP API
+ON_BEHALF: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 REQUEST_S: Final = 5.0  # to receive a request, and to send its answer
 ANSWER_S: Final = 120.0  # to answer a request
 CLIENTS_MAX: Final = 16  # that are served at a time
@@ -37,6 +41,23 @@ Answer: TypeAlias = "Request | Future[Request]"
 
 class ControlError(Exception):
     """A request that failed; one line for the operator."""
+
+    kind = ""
+
+
+class Absent(ControlError):
+    """A request for somebody who is not there."""
+
+    kind = "absent"
+
+
+class Unanswered(ControlError):
+    """A request that no broker has answered."""
+
+    kind = "unanswered"
+
+
+KINDS: Final[dict[str, type[ControlError]]] = {each.kind: each for each in (Absent, Unanswered)}
 
 
 class ControlServer:
@@ -89,7 +110,7 @@ class ControlServer:
                 continue
             with client, contextlib.suppress(OSError):  # the client has gone
                 client.settimeout(REQUEST_S)
-                _send(client, {"error": f"{CLIENTS_MAX} requests wait already"})
+                _send(client, _refusal(Unanswered(f"{CLIENTS_MAX} requests wait already")))
 
     def _talk(self, client: socket.socket) -> None:
         try:
@@ -107,14 +128,17 @@ class ControlServer:
         except (ValueError, RecursionError):
             return {"error": "not a line of JSON"}
         asked = {str(key): str(value) for key, value in request.items()}
-        asked[BY] = _user_of(client)
+        name = asked.pop(FOR, "")
+        if name and ON_BEHALF.fullmatch(name) is None:
+            return {"error": f"{FOR} = {name[:80]!r}: expected the name of a user"}
+        asked[BY] = f"{name} (http)" if name else _user_of(client)
         answers: Future[Answer] = Future()
 
         def work() -> None:
             try:
                 answers.set_result(self._answer(asked))
             except ControlError as problem:
-                answers.set_result({"error": str(problem)})
+                answers.set_result(_refusal(problem))
 
         self._call_from_thread(work)
         until = time.monotonic() + ANSWER_S
@@ -122,15 +146,16 @@ class ControlServer:
             answer = answers.result(ANSWER_S)
             return answer if isinstance(answer, dict) else answer.result(until - time.monotonic())
         except ControlError as problem:
-            return {"error": str(problem)}
+            return _refusal(problem)
         except TimeoutError:
-            return {"error": "the broker is too busy, or it has just ended"}
+            return _refusal(Unanswered("the broker is too busy, or it has just ended"))
 
 
-def ask(data_dir: str | Path, request: Request) -> Request:
+def ask(data_dir: str | Path, request: Request, *, answer_s: float = ANSWER_S) -> Request:
     """Send `request` to the broker that runs on `data_dir`; return its answer.
 
-    Raises `ControlError`, also for an answer that is an error.
+    Raises `ControlError`, also for an answer that is an error: `Absent` where what it names is not
+    there, `Unanswered` where there is no answer.
     """
     line = json.dumps(request).encode() + b"\n"
     if len(line) > REQUEST_BYTES_MAX:
@@ -138,23 +163,29 @@ def ask(data_dir: str | Path, request: Request) -> Request:
             f"a request of {len(line)} bytes: expected {REQUEST_BYTES_MAX} bytes at most"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_S)
+        client.settimeout(answer_s)
         try:
             with _short(data_dir) as path:
                 client.connect(path)
-            client.sendall(line)
+            with contextlib.suppress(BrokenPipeError):  # refused unread: the answer says why
+                client.sendall(line)
             answer = json.loads(_line(client, ANSWER_BYTES_MAX))
         except TimeoutError:
-            raise ControlError(f"the broker gave no answer in {ANSWER_S:g} s") from None
+            raise Unanswered(f"the broker gave no answer in {answer_s:g} s") from None
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or "no answer"
-            raise ControlError(
+            raise Unanswered(
                 f"cannot ask the broker at {Path(data_dir) / NAME}: {why}; it may be starting or "
                 "ending, or another command is at work on its data"
             ) from None
     if "error" in answer:
-        raise ControlError(str(answer["error"]))
+        kind = KINDS.get(str(answer.get("kind", "")), ControlError)
+        raise kind(str(answer["error"]))
     return {str(key): str(value) for key, value in answer.items()}
+
+
+def _refusal(problem: ControlError) -> Request:
+    return {"error": str(problem), "kind": problem.kind}
 
 
 def _send(client: socket.socket, answer: Request) -> None:

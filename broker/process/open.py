@@ -26,6 +26,7 @@ from broker.observe.metrics import MetricsServer, Snapshot, Status
 from broker.observe.structured_log import Log, Value
 from broker.operations.tracing.taps import Taps
 from broker.process.clock import RunningClock
+from broker.process.preflight import admin_problem
 from broker.process.systemd import notify
 from broker.security import access_files
 from broker.security.access_files import Access, AccessError
@@ -78,6 +79,8 @@ class OpenBroker:
         self.denials: Final = Denials(log)
         self.taps: Taps | None = None  # of traces; set with the driver
         self.driver: Driver | None = None  # set as soon as the event loop runs
+        if missing := admin_problem(config):
+            raise StartError(missing)
         try:
             directory = stack.enter_context(closing(DataDirectory(shell.data_dir)))
             if directory.mosquitto.exists():

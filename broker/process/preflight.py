@@ -21,6 +21,8 @@ DRIVERS: Final = {
     backend_options.DYNAMODB: "boto3",
     backend_options.KAFKA: "confluent_kafka",
 }
+# Those of the process of the HTTP API.
+ADMIN_PACKAGES: Final = ("starlette", "uvicorn", "msgspec", "jinja2")
 BACKEND_FILES: Final = (
     *("password_file", "secret_file", "secret_access_key_file"),
     *("tls_ca", "tls_certificate", "tls_key"),
@@ -39,12 +41,39 @@ def check_files(config: Config) -> None:
         location.check(config.shell)
     for backend in config.backends:
         _check_backend(backend)
+    _check_admin(config)
     from broker.network import listeners  # the loop and TLS are not needed to read a configuration
 
     try:
         listeners.check(config.listeners, is_running=is_in_use(config.shell.data_dir))
     except listeners.ListenError as problem:
         raise ConfigError(str(problem)) from None
+
+
+def admin_problem(config: Config) -> str:
+    """Return why the process of the HTTP API could not start, "" if it can; imports nothing."""
+    if config.shell.admin_listen is not None:
+        for name in ADMIN_PACKAGES:
+            if find_spec(name) is None:
+                return (
+                    f"admin.listen = {config.shell.admin_listen!r}: the package {name} is missing: "
+                    "pip install '.[admin]' in a checkout of Holdfast, or 'FILE.whl[admin]' with "
+                    "its wheel"
+                )
+    return ""
+
+
+def _check_admin(config: Config) -> None:
+    if missing := admin_problem(config):
+        raise ConfigError(missing)
+    for key in ("tls_certificate", "tls_key"):
+        path = getattr(config.shell, f"admin_{key}")
+        try:
+            if path is not None:
+                with open(path, "rb"):
+                    pass
+        except OSError as problem:
+            raise ConfigError(f"admin.{key} = {path!r}: {problem.strerror}") from None
 
 
 def _check_backend(backend: Backend) -> None:

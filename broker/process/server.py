@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from broker import build
@@ -27,6 +27,7 @@ from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
 from broker.operations.owing.count_thread import Counted, CountThread
 from broker.process import feeding
+from broker.process.children.admin_child import AdminChild
 from broker.process.desks.reception import Reception
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
@@ -45,10 +46,13 @@ EXIT_FAILED: Final = 1
 HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how the message of both loops begins
 
 
-def serve(config: Config, read_config: ReadConfig | None = None) -> int:
+def serve(
+    config: Config, read_config: ReadConfig | None = None, admin_arguments: Sequence[str] = ()
+) -> int:
     """Run a broker until SIGTERM or SIGINT; return the exit status. Raises `StartError`.
 
-    `read_config` reads the configuration again at SIGHUP; None = it has no file.
+    `read_config` reads the configuration again at SIGHUP; None = it has no file. The process of
+    the HTTP API, if one is configured, finds its own by `admin_arguments`.
     Does not return after an unrecoverable failure: the process exits with status 1 at once.
     """
     os.umask(0o077)  # what the database writes is for its owner alone (CVE-2017-9868)
@@ -56,7 +60,8 @@ def serve(config: Config, read_config: ReadConfig | None = None) -> int:
     install_bridge(log)
     with contextlib.ExitStack() as stack:
         hang_ups = HangUps()
-        return _run(_serve(OpenBroker(config, log, stack), hang_ups, read_config))
+        opened = OpenBroker(config, log, stack)
+        return _run(_serve(opened, hang_ups, read_config, admin_arguments))
 
 
 def _log_format(config: Config) -> Any:
@@ -76,8 +81,14 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(opened: OpenBroker, hang_ups: HangUps, read_config: ReadConfig | None) -> int:
-    return await Server(opened, asyncio.get_running_loop(), read_config).run(hang_ups)
+async def _serve(
+    opened: OpenBroker,
+    hang_ups: HangUps,
+    read_config: ReadConfig | None,
+    admin_arguments: Sequence[str],
+) -> int:
+    server = Server(opened, asyncio.get_running_loop(), read_config, admin_arguments)
+    return await server.run(hang_ups)
 
 
 class Server:
@@ -88,6 +99,7 @@ class Server:
         opened: OpenBroker,
         loop: asyncio.AbstractEventLoop,
         read_config: ReadConfig | None,
+        admin_arguments: Sequence[str] = (),
     ) -> None:
         self._opened: Final = opened
         self._config: Final = opened.config
@@ -109,6 +121,11 @@ class Server:
         opened.driver = self._driver
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
+        self._admin: Final = (
+            None
+            if opened.config.shell.admin_listen is None
+            else AdminChild(admin_arguments, opened.log)
+        )
         self._reload: Final = Reload(opened, self._driver, read_config)
         self._reception: Final = Reception(opened, self._driver, self._reload)
         self._reception.open(feeding.REQUESTS, lambda asked: feeding.answer(self._feeding, asked))
@@ -141,6 +158,8 @@ class Server:
             driver.stop()
             raise StartError(str(problem)) from None
         self._start_feeding()
+        if self._admin is not None:
+            self._admin.start()
         self._start_counting()
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
@@ -297,6 +316,8 @@ class Server:
                 self._log.info("exit", "some of the history is left for the next start to export")
         if self._feeding is not None:
             await self._feeding.close()
+        if self._admin is not None:
+            await self._admin.close()
         self._driver.stop()
         if not is_drained:
             self._log.error("exit", f"not drained in {timeout_s:g} s; ending without")

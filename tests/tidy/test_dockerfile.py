@@ -129,7 +129,7 @@ def test_it_is_compiled_or_not_built_and_the_compiler_stays_behind() -> None:
 
 def test_the_broker_exports_its_history_and_never_has_spark() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = r"pip install [^&]*'\.\[history,redis,dynamodb,cassandra,kafka\]'$"
+    wanted = r"pip install [^&]*'\.\[history,redis,dynamodb,cassandra,kafka,admin\]'$"
     assert re.search(wanted, stages()["build"])
     for requirement in [*extras["dependencies"], *extras["optional-dependencies"]["history"]]:
         assert not re.match(r"pyspark|pandas|duckdb", requirement)

@@ -46,9 +46,9 @@ def _cells(group: SharedGroup) -> tuple[str, ...]:
 def group_as_page(group: SharedGroup) -> Iterator[str]:
     """Yield everything about one group, a line each, and a table of its members."""
     names = ("share_name", "topic_filter", "position")
-    fields = _fields(group)
+    found = fields(group)
     for name in names:
-        yield f"{name:<12}  {printable(str(fields[name]))}"
+        yield f"{name:<12}  {printable(str(found[name]))}"
     for title, cell in list(zip(COLUMNS, _cells(group), strict=True))[2:]:
         yield f"{title.lower():<12}  {cell}"
     if group.members:
@@ -69,7 +69,7 @@ def _member_cells(member: Member) -> tuple[str, ...]:
 
 def group_as_json(group: SharedGroup) -> str:
     """Return a JSON object of one group."""
-    return json.dumps(_fields(group), indent=2)
+    return json.dumps(fields(group), indent=2)
 
 
 def as_json(groups: Iterable[SharedGroup]) -> Iterator[str]:
@@ -77,12 +77,13 @@ def as_json(groups: Iterable[SharedGroup]) -> Iterator[str]:
     yield "["
     comma = " "
     for group in groups:
-        yield comma + json.dumps(_fields(group))
+        yield comma + json.dumps(fields(group))
         comma = ","
     yield "]"
 
 
-def _fields(group: SharedGroup) -> dict[str, object]:
+def fields(group: SharedGroup) -> dict[str, object]:
+    """Return everything about a group under the names of JSON."""
     return {
         "share_name": group.share_name,
         "topic_filter": group.topic_filter,

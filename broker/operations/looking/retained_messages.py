@@ -26,13 +26,15 @@ class RetainedMessages:
         self._problems: Final = problems
         self.expired_count: int = 0  # left out by `matching`: the broker sends them to nobody
 
-    def matching(self, topic_filter: str | None) -> Iterator[Message]:
+    def matching(self, topic_filter: str | None, *, after: str | None = None) -> Iterator[Message]:
         """Yield the messages whose topics match a valid filter that is not shared; None is all.
 
-        They come in the order of the store: a topic, then all below it. Damaged rows are noted and
-        passed over. Raises `StorageError`.
+        They come in the order of the store: a topic, then all below it; `after` is the topic behind
+        which to begin. Damaged rows are noted and passed over. Raises `StorageError`.
         """
         start, stop = (b"", None) if topic_filter is None else _range(topic_filter)
+        if after is not None:
+            start = max(start, retained_key(after) + b"\0")
         for key, value in readable_rows(self._store, RETAINED, start, stop, self._problems):
             try:
                 topic = retained_topic(key)

@@ -37,7 +37,7 @@ def _cells(time: StoreTime, message: Message) -> tuple[str, ...]:
 def as_csv(time: StoreTime, messages: Iterable[Message]) -> Iterator[str]:
     """Yield lines of CSV with a header; what could control a terminal is escaped."""
     header = [title.lower() for title in COLUMNS]
-    return csv_lines(header, (_fields(time, message) for message in messages))
+    return csv_lines(header, (fields(time, message) for message in messages))
 
 
 def as_json(time: StoreTime, messages: Iterable[Message]) -> Iterator[str]:
@@ -45,7 +45,7 @@ def as_json(time: StoreTime, messages: Iterable[Message]) -> Iterator[str]:
     yield "["
     comma = " "
     for message in messages:
-        yield comma + json.dumps(_fields(time, message))
+        yield comma + json.dumps(fields(time, message))
         comma = ","
     yield "]"
 
@@ -63,7 +63,7 @@ def message_as_page(time: StoreTime, message: Message) -> Iterator[str]:
 def message_as_json(time: StoreTime, message: Message) -> str:
     """Return a JSON object of one message with its whole payload in Base64."""
     payload = base64.b64encode(message.payload).decode()
-    return json.dumps({**_fields(time, message), "payload_base64": payload}, indent=2)
+    return json.dumps({**fields(time, message), "payload_base64": payload}, indent=2)
 
 
 def _payload(payload: bytes) -> tuple[str, str]:
@@ -76,7 +76,8 @@ def _payload(payload: bytes) -> tuple[str, str]:
     return "payload", printable(text.encode()[:PAYLOAD_SHOWN_MAX].decode(errors="ignore"))
 
 
-def _fields(time: StoreTime, message: Message) -> dict[str, object]:
+def fields(time: StoreTime, message: Message) -> dict[str, object]:
+    """Return everything about a message but its payload, under the names of JSON."""
     return {
         "topic": message.topic,
         "bytes": len(message.payload),

@@ -98,8 +98,9 @@ class Inventory:
         is_offline: bool = False,
         with_bytes: bool = False,
         damaged: Callable[[str], None] | None = None,
+        after: str | None = None,
     ) -> Iterator[SessionReport]:
-        """Yield every session by client id, if its client id is `wanted`.
+        """Yield every session by client id, those behind `after`, if its client id is `wanted`.
 
         With `is_offline` only those that are not connected, and `with_bytes` with the bytes they
         are owed. What cannot be read is passed over, and `damaged` is told of it in one line.
@@ -108,7 +109,8 @@ class Inventory:
         if SESSIONS not in self._families:
             return
         damages: list[DamagedRows] | None = None if damaged is None else []
-        for key, value in scan_all(self.store, SESSIONS, b"", None, damages):
+        start = b"" if after is None else after.encode() + b"\0"
+        for key, value in scan_all(self.store, SESSIONS, start, None, damages):
             try:
                 client_id = _client_id(key)
                 if wanted is not None and not wanted(client_id):

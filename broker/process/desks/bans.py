@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
-from broker.operations.control_socket import BY, Answer, ControlError, Request
+from broker.operations.control_socket import BY, Absent, Answer, ControlError, Request
 from broker.process.desks.engine_work import begin, whole_number
 from session.engine import Engine
 from session.scheduling.bans import BAN_MS_MAX, Ban, network_name
@@ -68,7 +68,7 @@ class BanDesk:
         reason = request.get("reason", "")
         administration = self._engine.administer(self._driver.now)
         if not administration.unban(kind, value, request[BY], reason):
-            raise ControlError(f"no ban of {NAMES[kind]} {value!r}")
+            raise Absent(f"no ban of {NAMES[kind]} {value!r}")
         self._log.info(
             "ban_removed",
             "an operator removes a ban",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
-from broker.operations.control_socket import BY, Answer, ControlError, Request
+from broker.operations.control_socket import BY, Absent, Answer, ControlError, Request
 from broker.process.desks.engine_work import begin, whole_number
 from mqtt.topics import SHARE_PREFIX, filter_problem
 from session.administration import Administration
@@ -37,6 +37,7 @@ PAGE_CLIENTS: Final = 256  # looked at for one page: about 2 ms
 PAGE_BYTES: Final = 128 << 10  # of one page; the last client may exceed it
 FILTERS_MAX: Final = 1000  # shown of one client
 FILTERS_BYTES_MAX: Final = 128 << 10
+WALKS_MAX: Final = 4  # lists that are under way at once
 KNOWN_MAX: Final = 256  # purges whose end is remembered
 Row = dict[str, Any]
 
@@ -48,8 +49,8 @@ class ClientDesk:
         self._engine: Final = engine
         self._driver: Final = driver
         self._log: Final = log
-        # The number of the next page of the list, and whom it has not shown.
-        self._walk: tuple[int, Iterator[str]] = (0, iter(()))
+        # By who lists: the number of the next page, and whom it has not shown.
+        self._walks: Final[dict[str, tuple[int, Iterator[str]]]] = {}
         self._purges: Final[dict[str, Purge | GroupPurge]] = {}  # by number, oldest first
         self._last_purge = 0
 
@@ -77,13 +78,17 @@ class ClientDesk:
     def _list(self, request: Request, found: Future[Request]) -> None:
         """Tell who is connected, a page at a time: those who were when the first page was asked.
 
-        Pages are numbered; the place of the next one is kept here, for one operator.
+        Pages are numbered; the place of the next one is kept here, for each name of a walk.
         """
         live = self._administration.connections()
         page, pattern = request.get("page", "0"), request.get("match", "*")
+        name = request.get("walk", "")
         if page == "0":
-            self._walk = (0, iter(list(live)))
-        number, walk = self._walk
+            self._walks.pop(name, None)
+            if len(self._walks) >= WALKS_MAX:
+                del self._walks[next(iter(self._walks))]
+            self._walks[name] = (0, iter(list(live)))
+        number, walk = self._walks.get(name, (0, iter(())))
         if page != str(number):
             raise ControlError("another operator has begun a list: ask again")
         rows: list[Row] = []
@@ -96,7 +101,10 @@ class ClientDesk:
                 size += len(json.dumps(rows[-1]))
             if looked_at == PAGE_CLIENTS or size > PAGE_BYTES:
                 break
-        self._walk = (number + 1, walk)
+        if looked_at:
+            self._walks[name] = (number + 1, walk)
+        else:
+            self._walks.pop(name, None)
         found.set_result({"clients": json.dumps(rows), "more": "1" if looked_at else ""})
 
     def _show(self, request: Request, found: Future[Request]) -> None:
@@ -152,7 +160,7 @@ class ClientDesk:
         )
         if not ended:
             away = " and is away for so long" if offline_ms else ""
-            raise ControlError(f"no client {client_id!r} has a session{away}")
+            raise Absent(f"no client {client_id!r} has a session{away}")
         self._done("session_ended", "an operator has ended a session", request, found)
 
     def _purge(self, request: Request, found: Future[Request]) -> None:
@@ -170,7 +178,7 @@ class ClientDesk:
             topic=_topic_filter(request),
         )
         if purge is None:
-            raise ControlError(f"no client {client_id!r} has a session")
+            raise Absent(f"no client {client_id!r} has a session")
         self._log.info(
             "session_purged",
             "an operator drops what waits for a session",
@@ -191,7 +199,7 @@ class ClientDesk:
             topic=_topic_filter(request),
         )
         if purge is None:
-            raise ControlError(f"no shared group {group!r} of {topic_filter!r}")
+            raise Absent(f"no shared group {group!r} of {topic_filter!r}")
         self._log.info(
             "group_purged",
             "an operator drops what waits for a shared subscription",
@@ -243,10 +251,6 @@ class ClientDesk:
         self._driver.when_durable(lambda: found.set_result({"client_id": client_id}))
 
 
-def _absent(request: Request) -> ControlError:
-    return ControlError(f"no client {request.get('client_id', '')!r} is connected")
-
-
 def _topic_filter(request: Request) -> str | None:
     """Return the topic filter of what a purge drops, None = everything. Raises `ControlError`."""
     topic = request.get("topic") or None
@@ -258,3 +262,7 @@ def _topic_filter(request: Request) -> str | None:
     if problem is not None:
         raise ControlError(problem)
     return topic
+
+
+def _absent(request: Request) -> Absent:
+    return Absent(f"no client {request.get('client_id', '')!r} is connected")

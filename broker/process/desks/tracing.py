@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
-from broker.operations.control_socket import BY, ControlError, Request
+from broker.operations.control_socket import BY, Absent, ControlError, Request
 from broker.operations.tracing.taps import Taps
 from broker.operations.tracing.traces import FOR_MS_MAX, Line, Trace, TraceError, Traces
 from session.engine import Engine
@@ -108,7 +108,7 @@ class TraceDesk:
         text = request.get("trace", "")
         trace = self.traces.find(int(text)) if text.isdecimal() and len(text) < 19 else None
         if trace is None:
-            raise ControlError(f"no trace {text[:40]!r} is on: `holdfast trace list` lists them")
+            raise Absent(f"no trace {text[:40]!r} is on: `holdfast trace list` lists them")
         return trace
 
     def _end(self, trace: Trace, why: str) -> None:

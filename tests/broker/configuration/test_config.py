@@ -95,3 +95,22 @@ def test_a_password_file_shuts_out_anonymous_clients_unless_told_otherwise() -> 
 )
 def test_loopback_is_told_from_the_network(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "example.org"])
+def test_the_http_api_is_not_open_to_a_network_without_tls(host: str) -> None:
+    open_one = {"HOLDFAST__ADMIN__LISTEN": f"{host}:8080"}
+    assert "set admin.tls_certificate, or listen on 127.0.0.1" in refused(None, **open_one)
+    load(environment={**open_one, "HOLDFAST__ADMIN__TLS_CERTIFICATE": "c.pem"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3"])
+def test_the_http_api_may_be_on_loopback_without_tls(host: str) -> None:
+    loaded = load(environment={"HOLDFAST__ADMIN__LISTEN": f"{host}:0"})
+    assert loaded.shell.admin_listen == f"{host}:0"
+    assert load(environment={}).shell.admin_listen is None
+
+
+def test_a_key_of_the_http_api_needs_its_certificate() -> None:
+    complaint = refused(None, HOLDFAST__ADMIN__TLS_KEY="k.pem")
+    assert complaint == "admin.tls_key needs admin.tls_certificate as well"

@@ -3,6 +3,7 @@
 import pytest
 
 from broker.configuration.option_types import (
+    Address,
     Choice,
     Detail,
     Durability,
@@ -79,6 +80,9 @@ EXPIRY = Duration(1000, never="never")
         (Pairs(), "", ()),
         (Pairs(), ["site=a b", "rack=1=2"], (("site", "a b"), ("rack", "1=2"))),
         (Pairs(), "site=x, rack=7", (("site", "x"), ("rack", "7"))),
+        (Address(), "127.0.0.1:8080", "127.0.0.1:8080"),
+        (Address(), "[::1]:0", "[::1]:0"),
+        (Address(empty_is_none=True), "", None),
         (FileMode(), "0660", 0o660),
         (FileMode(), "777", 0o777),
         (FileMode(), "0000", 0),
@@ -174,6 +178,12 @@ def test_a_good_value_is_read_and_read_back_from_what_render_writes(
         (FileMode(), "rw"),
         (FileMode(), "1777"),
         (FileMode(), "66"),
+        (Address(), "8080"),
+        (Address(), ":8080"),
+        (Address(), "127.0.0.1:65536"),
+        (Address(), "::1:80"),
+        (Address(), ""),
+        (Address(), 8080),
         (FileMode(), "0680"),
         (Origins(), 7),
         (Origins(), False),

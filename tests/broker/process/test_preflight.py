@@ -10,7 +10,7 @@ import pytest
 from broker.configuration.backend_options import CASSANDRA, DYNAMODB, KAFKA, REDIS, TYPES, WEBHOOK
 from broker.configuration.config import ConfigError
 from broker.configuration.load import load
-from broker.process.preflight import BACKEND_FILES, DRIVERS, check_files
+from broker.process.preflight import ADMIN_PACKAGES, BACKEND_FILES, DRIVERS, check_files
 from tests.real_servers import ROOT
 
 # What a backend of each type cannot do without.
@@ -86,3 +86,33 @@ def test_a_webhook_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, driver, None)
     assert set(TYPES) - set(DRIVERS) == {WEBHOOK}
     check_files(load(environment=of_backend(WEBHOOK)))
+
+
+@pytest.mark.parametrize("package", ADMIN_PACKAGES)
+def test_the_packages_of_the_http_api_must_be_installed_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    check_files(load(environment={}))
+    with pytest.raises(ConfigError) as caught:
+        check_files(load(environment={"HOLDFAST__ADMIN__LISTEN": "127.0.0.1:0"}))
+    assert str(caught.value) == (
+        f"admin.listen = '127.0.0.1:0': the package {package} is missing: pip install '.[admin]' "
+        "in a checkout of Holdfast, or 'FILE.whl[admin]' with its wheel"
+    )
+
+
+def test_the_extra_of_the_http_api_has_its_packages() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    packages = project["optional-dependencies"]["admin"]
+    assert {each.partition(">")[0] for each in packages} == set(ADMIN_PACKAGES)
+
+
+@pytest.mark.parametrize("key", ["tls_certificate", "tls_key"])
+def test_files_of_the_http_api_must_be_there(tmp_path: Path, key: str) -> None:
+    absent = str(tmp_path / "absent")
+    given = {"LISTEN": "127.0.0.1:0", "TLS_CERTIFICATE": __file__, key.upper(): absent}
+    environment = {f"HOLDFAST__ADMIN__{name}": value for name, value in given.items()}
+    with pytest.raises(ConfigError) as caught:
+        check_files(load(environment=environment))
+    assert str(caught.value) == f"admin.{key} = {absent!r}: No such file or directory"

@@ -1,0 +1,145 @@
+"""What every request may need, in one place: who is who, what can be asked, what is written down.
+
+A change goes through `Services.change`, whoever offers it: it checks the role, and writes the admin
+log before and after. Read next: `broker.admin.server`, which makes it.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from broker.admin.access.admin_log import AdminLog
+from broker.admin.access.lockout import Lockout
+from broker.admin.access.logins import Logins
+from broker.admin.access.roles import Role, Who
+from broker.admin.access.tokens import Tokens
+from broker.admin.access.users import Users
+from broker.admin.acting import Acting
+from broker.admin.asking import Asking, cursor_of, place_of
+from broker.admin.counts import Counts
+from broker.admin.figures import Figures
+from broker.admin.problems import EXPECTED, Refused, refused
+from broker.admin.records import LogLine, Page, TokenRow, UserRow
+from broker.admin.sources.reading import now_text, text_of
+from broker.configuration.config import Config
+from broker.observe.structured_log import Log
+from storage.time import machine_clocks
+
+LOG_FIELDS: Final = ("at", "what", "outcome", "name", "role", "how", "from", "change")
+
+Result = TypeVar("Result")
+
+
+class Services:
+    """What one process of the HTTP API works with."""
+
+    def __init__(self, config: Config, events: Log, clock: Callable[[], float] = monotonic) -> None:
+        """`events` is the log of this process, `log` the admin log; `clock` is monotonic, s."""
+        data_dir = config.shell.data_dir
+        self.config: Final = config
+        self.events: Final = events
+        self.clock: Final = clock
+        self.has_tls: Final = config.shell.admin_tls_certificate is not None
+        self.asking: Final = Asking(config)
+        self.acting: Final = Acting(self.asking)
+        self.figures: Final = Figures(self.asking)
+        self.counts: Final = Counts(self.figures)
+        self.tokens: Final = Tokens(data_dir)
+        self.users: Final = Users(data_dir)
+        self.logins: Final = Logins()
+        self.lockout: Final = Lockout()
+        self.log: Final = AdminLog(data_dir, machine_clocks.wall_ms, clock)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.asking.close()
+
+    async def admin_log(self, cursor: str | None, limit: int) -> "Page[LogLine]":
+        """Return a page of the admin log, the newest lines first.
+
+        Raises `BadCursor`, `AdminLogError`.
+        """
+        before = place_of(cursor, int) if cursor else None
+        found = await asyncio.to_thread(lambda: list(islice(self.log.newest(before), limit + 1)))
+        following = cursor_of(found[limit - 1][0]) if len(found) > limit else None
+        lines = [_log_line(line) for _, line in found[:limit]]
+        return Page(lines, following, now_text(), [])
+
+    def token_rows(self) -> list[TokenRow]:
+        """Return the tokens, never themselves. Raises `AccessFileError`."""
+        now_ms = machine_clocks.wall_ms()
+        return [
+            TokenRow(
+                name=each.name,
+                role=each.role.word,  # type: ignore[arg-type]  # one of its words
+                payloads=each.payloads,
+                created_at=text_of(each.created_ms),
+                expires_at=text_of(each.expires_ms),
+                expired=each.expires_ms <= now_ms,
+            )
+            for each in self.tokens.all()
+        ]
+
+    def user_rows(self) -> list[UserRow]:
+        """Return the users. Raises `AccessFileError`."""
+        return [
+            UserRow(each.name, each.role.word, each.payloads, text_of(each.changed_ms))  # type: ignore[arg-type]
+            for each in self.users.all()
+        ]
+
+    async def change(
+        self,
+        who: Who,
+        role: Role,
+        what: str,
+        details: dict[str, Any],
+        work: Callable[[], Awaitable[Result]],
+    ) -> Result:
+        """Have `work` change something for somebody who has `role`, with its lines in the log.
+
+        `details` say what is changed, as text; never a secret or a payload. Raises `Refused` for
+        a lower role, `AdminLogError` before anything is done, and what `work` raises.
+        """
+        demand(who, role)
+        by = {"name": who.name, "role": who.role.word, "how": who.how, "from": who.address}
+        key = await asyncio.to_thread(self.log.asked, by, what, details)
+        outcome = "not known: interrupted"
+        try:
+            result = await work()
+            outcome = "done"
+            return result
+        except EXPECTED as problem:
+            outcome = f"{refused(problem).status} {problem}"
+            raise
+        finally:
+            end = functools.partial(self.log.ended, key, by, what, outcome)
+            await asyncio.shield(asyncio.to_thread(end))
+
+
+def _log_line(line: dict[str, Any]) -> LogLine:
+    known = {name: line[name] for name in LOG_FIELDS if isinstance(line.get(name), str)}
+    details = {name: value for name, value in line.items() if name not in LOG_FIELDS}
+    return msgspec.convert({"what": "", "outcome": "", **known, "details": details}, LogLine)
+
+
+def demand(who: Who | None, role: Role) -> None:
+    """Raise `Refused` unless somebody has this role, or a higher one."""
+    if who is None:
+        raise Refused(
+            401,
+            "log in, or send a token: Authorization: Bearer ...",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if who.role < role:
+        raise Refused(403, f"this is for the role {role.word}; {who.name!r} is {who.role.word}")
+
+
+def demand_payloads(who: Who) -> None:
+    """Raise `Refused` unless somebody may read what messages say."""
+    if not who.payloads:
+        raise Refused(403, f"{who.name!r} lacks the permission to read payloads")

@@ -1,0 +1,128 @@
+"""Log in and log out of a browser: POST /login, POST /logout; the form itself is a page.
+
+Must never say whether a name is known: a wrong name costs the work of a wrong password, and is
+answered alike. Read next: `broker.admin.access.logins`, `broker.admin.access.lockout`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from broker.admin.access.logins import FORM_S, OLDEST_S
+from broker.admin.access.roles import Who
+from broker.admin.access.users import User
+from broker.admin.problems import EXPECTED, Refused, refused
+from broker.admin.services import Services
+from broker.admin.web.gate import LOGIN, cookie_of, form_of, peer_of, session_cookie, who_of
+
+FORM_COOKIE: Final = "holdfast-form"
+FIRST_PAGE: Final = "/"
+HASHING_MAX: Final = 2  # at once: 19 MiB each
+HASHING_WAITING_MAX: Final = 8
+
+
+class SigningIn:
+    """Answers both requests."""
+
+    def __init__(
+        self, services: Services, error_page: Callable[[Request, Refused], Response]
+    ) -> None:
+        self._error_page: Final = error_page
+        self._services: Final = services
+        self._hashing: Final = asyncio.Semaphore(HASHING_MAX)
+        self._waiting = 0
+
+    def routes(self) -> list[Route]:
+        """Return the routes; what they do not answer (GET) is for the pages."""
+        return [
+            Route(LOGIN, self.log_in, methods=["POST"]),
+            Route("/logout", self.log_out, methods=["POST"]),
+        ]
+
+    def new_form(self) -> tuple[str, str]:
+        """Return the cookie of a log-in form, for `give`, and its hidden field `csrf`."""
+        return self._services.logins.new_form(self._services.clock())
+
+    def give(self, response: Response, cookie: str) -> None:
+        """Set the cookie of the form that is in this response."""
+        self._set(response, FORM_COOKIE, cookie, int(FORM_S))
+
+    async def log_in(self, request: Request) -> Response:
+        """Begin a session, with the fields `name`, `password` and `csrf`, and go to the start."""
+        try:
+            cookie = await self._log_in(request)
+        except EXPECTED as problem:
+            return self._error_page(request, refused(problem))
+        response = RedirectResponse(FIRST_PAGE, 303)
+        self._set(response, session_cookie(self._services.has_tls), cookie, int(OLDEST_S))
+        response.delete_cookie(FORM_COOKIE, path="/")
+        return response
+
+    async def _log_in(self, request: Request) -> str:
+        services, address = self._services, peer_of(request.scope)
+        fields = form_of(request.scope)
+        name, password = fields.get("name", ""), fields.get("password", "")
+        form = cookie_of(request.headers, FORM_COOKIE)
+        if form is None or not services.logins.is_form(
+            form, fields.get("csrf", ""), services.clock()
+        ):
+            raise Refused(403, "the form is too old: load it anew")
+        wait_s = services.lockout.wait_s(name, address, services.clock())
+        if wait_s:
+            await asyncio.to_thread(services.log.failed_login, name, address, "locked out")
+            raise Refused(
+                429, "too many failures: wait before you try again", retry_s=int(wait_s) + 1
+            )
+        user = await self._verify(name, password)
+        if user is None:
+            services.lockout.failed(name, address, services.clock())
+            await asyncio.to_thread(services.log.failed_login, name, address, "refused")
+            raise Refused(401, "name or password is wrong")
+        who = Who(user.name, user.role, user.payloads, "login", address)
+        await asyncio.to_thread(services.log.noted, _by(who), "log in", "done")
+        services.lockout.succeeded(name)
+        before = cookie_of(request.headers, session_cookie(services.has_tls))
+        if before is not None:
+            services.logins.end(before)
+        cookie, _ = services.logins.begin(user, services.clock())
+        return cookie
+
+    async def _verify(self, name: str, password: str) -> User | None:
+        if self._waiting >= HASHING_WAITING_MAX:
+            raise Refused(503, "too many log in at once", retry_s=2)
+        self._waiting += 1
+        try:
+            async with self._hashing:
+                return await asyncio.to_thread(self._services.users.verify, name, password)
+        finally:
+            self._waiting -= 1
+
+    async def log_out(self, request: Request) -> Response:
+        """End the session, and go to the form."""
+        cookie = cookie_of(request.headers, session_cookie(self._services.has_tls))
+        who = who_of(request)
+        if cookie is not None and who is not None:
+            self._services.logins.end(cookie)
+            await asyncio.to_thread(self._services.log.noted, _by(who), "log out", "done")
+        response = RedirectResponse(LOGIN, 303)
+        response.delete_cookie(session_cookie(self._services.has_tls), path="/")
+        return response
+
+    def _set(self, response: Response, name: str, value: str, seconds: int) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=seconds,
+            path="/",
+            secure=self._services.has_tls,
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def _by(who: Who) -> dict[str, str]:
+    return {"name": who.name, "role": who.role.word, "how": who.how, "from": who.address}

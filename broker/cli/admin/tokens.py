@@ -1,0 +1,138 @@
+"""`holdfast token`: bearer tokens of the HTTP API.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from broker.cli.command import (
+    EXIT_OK,
+    CommandError,
+    Commands,
+    add_config_flags,
+    age,
+    load_config,
+    print_lines,
+)
+
+if TYPE_CHECKING:
+    from broker.admin.access.tokens import Tokens
+
+ROLES: Final = ("viewer", "operator", "admin")  # as `broker.admin.access.roles` has them
+EXPIRES_DAYS_MAX: Final = 3660
+
+
+def add(commands: Commands) -> None:
+    token = commands.add_parser("token", help="tokens for programs that use the HTTP API")
+    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("add", help="make a token; it is printed this once")
+    new.add_argument("name", metavar="NAME")
+    new.add_argument("--role", choices=ROLES, required=True)
+    new.add_argument("--payloads", action="store_true", help="it may read payloads")
+    new.add_argument(
+        "--expires", metavar="TIME", type=_expiry, required=True, help="90d, 12h: it ends then"
+    )
+    listing = actions.add_parser("list", help="print who has which role, and until when")
+    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    remove = actions.add_parser("remove", help="end a token at once")
+    remove.add_argument("name", metavar="NAME")
+    for parser, run in ((new, run_add), (listing, run_list), (remove, run_remove)):
+        add_config_flags(parser)
+        parser.set_defaults(run=run)
+
+
+def _expiry(text: str) -> int:
+    ms = age(text)
+    if ms > EXPIRES_DAYS_MAX * 86_400_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at most {EXPIRES_DAYS_MAX}d")
+    return ms
+
+
+def _tokens(options: argparse.Namespace) -> "Tokens":
+    from broker.admin.access.tokens import Tokens
+
+    return Tokens(load_config(options).shell.data_dir)
+
+
+def run_add(options: argparse.Namespace) -> int:
+    """Make a token and print it; its hash is durable then."""
+    from broker.admin.access.private_file import AccessFileError
+    from broker.admin.access.roles import role_of
+    from storage.time.machine_clocks import wall_ms
+
+    now_ms = wall_ms()
+    try:
+        text = _tokens(options).add(
+            options.name,
+            role_of(options.role),
+            payloads=options.payloads,
+            now_ms=now_ms,
+            expires_ms=now_ms + options.expires,
+        )
+    except AccessFileError as problem:
+        raise CommandError(str(problem)) from None
+    print_lines([text])
+    return EXIT_OK
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the tokens, never themselves."""
+    from broker.admin.access.private_file import AccessFileError
+    from storage.time.machine_clocks import wall_ms
+
+    now_ms = wall_ms()
+    try:
+        rows: list[dict[str, object]] = [
+            {
+                "name": each.name,
+                "role": each.role.word,
+                "payloads": each.payloads,
+                "created_at": moment(each.created_ms),
+                "expires_at": moment(each.expires_ms),
+                "expired": each.expires_ms <= now_ms,
+            }
+            for each in _tokens(options).all()
+        ]
+    except AccessFileError as problem:
+        raise CommandError(str(problem)) from None
+    print_rows(rows, ("name", "role", "payloads", "created_at", "expires_at", "expired"), options)
+    return EXIT_OK
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    """Remove a token; a request that comes after this is refused."""
+    from broker.admin.access.private_file import AccessFileError
+
+    try:
+        _tokens(options).remove(options.name)
+    except AccessFileError as problem:
+        raise CommandError(str(problem)) from None
+    print_lines([f"{options.name!r}: its token is removed"])
+    return EXIT_OK
+
+
+def moment(wall_ms: int) -> str:
+    """Return a wall-clock time, ms since 1970, as text."""
+    text = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
+    return text.replace("+00:00", "Z")
+
+
+def print_rows(
+    rows: list[dict[str, object]], names: tuple[str, ...], options: argparse.Namespace
+) -> None:
+    """Print rows as the option --output says."""
+    from broker.operations.sessions import columns
+
+    if options.output == "json":
+        print_lines(columns.json_lines(rows))
+    elif options.output == "csv":
+        print_lines(columns.csv_lines(names, rows))
+    else:
+        words = {True: "yes", False: "no"}
+        cells = (
+            [words[value] if isinstance(value := row[name], bool) else str(value) for name in names]
+            for row in rows
+        )
+        print_lines(columns.table([name.upper() for name in names], cells))
