@@ -30,7 +30,9 @@ ORDERS: Final = (NAME, "bytes", "messages", "oldest", "since")
 LIMIT_MAX: Final = 1000
 LIMIT: Final = 50
 RANKS_KEPT: Final = 8
-RANK_AGE_S: Final = 10.0  # of an order that is used again: every session was read for it
+# For how long an order is used again: every session was read for it, 100,000 in some seconds.
+RANK_AGE_S: Final = 10.0
+RANK_SHARE: Final = 10  # or so many times what it took
 CLIENTS_AGE_S: Final = 2.0  # of a list of clients that is used again, or
 CLIENTS_SHARE: Final = 20  # so many times what it took
 CLIENTS_MAX: Final = 200_000  # in one list
@@ -45,13 +47,13 @@ class BadCursor(Exception):
 
 
 class _Rank:
-    __slots__ = ("as_of", "made_s", "notes", "places")
+    __slots__ = ("as_of", "notes", "places", "until_s")
 
-    def __init__(self, places: list[tuple[int, str]], notes: list[str]) -> None:
+    def __init__(self, places: list[tuple[int, str]], notes: list[str], took_s: float) -> None:
         self.places: Final = places
         self.notes: Final = notes
         self.as_of: Final = now_text()
-        self.made_s: Final = monotonic()
+        self.until_s: Final = monotonic() + max(RANK_AGE_S, RANK_SHARE * took_s)
 
 
 class _Clients:
@@ -72,6 +74,7 @@ class Asking:
         data_dir = config.shell.data_dir
         self.broker: Final = BrokerQuestions(data_dir, now_text)
         self._lists: Final = Lane(data_dir, "lists")
+        self._orders: Final = Lane(data_dir, "orders")
         self._single: Final = Lane(data_dir, "single")
         self._ranks: OrderedDict[tuple[Any, ...], _Rank] = OrderedDict()
         self._ranking: Final = asyncio.Lock()
@@ -82,6 +85,7 @@ class Asking:
         """Give everything back."""
         self.broker.close()
         self._lists.close()
+        self._orders.close()
         self._single.close()
 
     # Sessions
@@ -138,11 +142,13 @@ class Asking:
         key = sort, match, offline, begin
         async with self._ranking:  # who comes meanwhile wants the same, most of the time
             rank = self._ranks.get(key)
-            if rank is None or monotonic() - rank.made_s > RANK_AGE_S:
-                places, notes = await self._lists.run(
+            if rank is None or monotonic() > rank.until_s:
+                began = monotonic()
+                places, notes = await self._orders.run(
                     lambda opened: reading.places(opened, sort, match, offline, begin)
                 )
-                rank = self._ranks[key] = _Rank(places, notes)
+                rank = self._ranks[key] = _Rank(places, notes, monotonic() - began)
+                self._lists.refresh()  # it has to know the sessions that are in the order
                 self._ranks.move_to_end(key)
                 if len(self._ranks) > RANKS_KEPT:
                     self._ranks.popitem(last=False)
@@ -435,6 +441,7 @@ class Asking:
         self._ranks.clear()
         self._clients = None
         self._lists.refresh()
+        self._orders.refresh()
         self._single.refresh()
 
 

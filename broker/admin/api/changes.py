@@ -46,11 +46,12 @@ async def purge(call: Call) -> Any:
     return await _change(
         call,
         "purge session",
-        _details(call, "client_id", "older", "reason"),
+        _details(call, "client_id", "older", "topic", "reason"),
         lambda: call.services.asking.purge(
             given["client_id"],
             call.who.name,
             older_ms=1000 * (given["older"] or 0),
+            topic=given["topic"],
             reason=given["reason"],
             dry_run=given["dry_run"],
         ),

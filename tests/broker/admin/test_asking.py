@@ -55,7 +55,7 @@ def test_pages_of_an_order_are_of_one_moment_and_few_orders_are_kept(shared: Run
         for number in range(2 * RANKS_KEPT):
             await asking.sessions(sort="messages", match=f"{number}")
         assert len(asking._ranks) == RANKS_KEPT
-        asking._lists.refresh()
+        asking._orders.refresh()
         anew = await asking.sessions(sort="messages", match="kept-*", limit=1)
         assert [row.client_id for row in anew.items] == ["kept-9"]
 

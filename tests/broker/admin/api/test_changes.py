@@ -67,6 +67,21 @@ def test_a_session_is_deleted_once(shared: Running) -> None:
     assert shared.log_lines()[-1]["outcome"].startswith("404 ")
 
 
+def test_only_what_is_on_topics_that_match_is_purged(shared: Running) -> None:
+    shared.owe("choosy", 2, topic="choosy/#", publish_to="choosy/a")
+    publisher = RawClient(shared.broker.port, "publisher")
+    publisher.connect()
+    publisher.publish("choosy/b", b"x", qos=1)
+    publisher.disconnect()
+    operator = shared.http("operator")
+    url = BASE + "/sessions/choosy/purge"
+    shared.wait(lambda: get(shared, "/sessions/choosy")["waiting"] == 3)
+    for dry in ("true", "false"):
+        answer = operator.post(url, params={"topic": "choosy/a", "dry_run": dry})
+        assert answer.json()["dropped"] == 2, answer.text
+    assert operator.post(url, params={"topic": "a/#/b"}).status_code == 400
+
+
 def test_a_client_that_is_banned_is_sent_away_and_let_in_again(shared: Running) -> None:
     operator = shared.http("operator")
     name = "banned/1"
