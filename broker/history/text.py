@@ -255,7 +255,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "backend_told": "backend {backend} was told {Told}:|{Reason}",
     "backend_gap": "backend {backend} does not get {Lost}:|{Reason}",
     "backend_forgotten": "backend {backend} is not configured any more:|told up to {position}",
-    "ban_added": "banned:|{Operator}",
+    "ban_added": "banned until that time:|{Operator}",
     "ban_removed": "ban removed:|{Operator}",
     "ban_expired": "ban over:|{Detail}",
     "operator_action": "an operator has acted:|{Detail}|{count} messages",

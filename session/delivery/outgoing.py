@@ -189,14 +189,23 @@ class Outgoing:
     def options(
         self, session: Session, message: Message
     ) -> tuple[int, bool, tuple[int, ...]] | None:
-        """Return (QoS, RETAIN, subscription identifiers) of a message for a session.
+        """Return (QoS, RETAIN, subscription identifiers) of a message that waits for a session.
 
-        Checks each subscription as it is now, with its No Local and its since-offset. None if no
-        subscription matches, or an operator has dropped the message.
+        None if no subscription matches, or an operator has dropped the message.
         """
         if session.purged is not None and message.offset:
             if session.has_purged(message.topic, message.offset):
                 return None
+        return self.matching(session, message)
+
+    def matching(
+        self, session: Session, message: Message
+    ) -> tuple[int, bool, tuple[int, ...]] | None:
+        """Return the same by the subscriptions alone, for a message in flight.
+
+        Checks each subscription as it is now, with its No Local and its since-offset. None if no
+        subscription matches.
+        """
         qos = -1
         keep_retain = False
         identifiers: list[int] = []

@@ -165,7 +165,7 @@ class Redelivery:
             identifier = shared.identifier
             retain = message.retain and session.keeps_retain(shared)
             return message, retain, (identifier,) if identifier else ()
-        options = self._outgoing.options(session, message)
+        options = self._outgoing.matching(session, message)
         if options is None:  # unsubscribed since: an exchange that began is completed
             return message, False, ()
         return message, options[1], options[2]

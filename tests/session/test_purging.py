@@ -99,6 +99,22 @@ def test_what_is_in_flight_stays() -> None:
     assert back.receive_all() == [b"4"]
 
 
+def test_what_is_in_flight_keeps_its_subscription_identifier_when_its_topic_is_purged() -> None:
+    broker = Broker(max_inflight=1)
+    client = broker.durable("s")
+    client.subscribe("t", qos=1, identifier=7)
+    publish(broker, b"1", b"2", b"3")
+    (message,) = client.messages()
+    assert message.subscription_identifiers == (7,)
+    client.drop()
+    assert finish(broker, begin(broker, topic="t")).dropped == 2
+    back = broker.durable("s")
+    (again,) = back.messages()
+    assert (again.payload, again.dup, again.subscription_identifiers) == (b"1", True, (7,))
+    back.acknowledge(again)
+    assert not back.receive_all()
+
+
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_client_that_comes_back_ends_a_purge(stays: bool) -> None:
     broker = away()

@@ -122,7 +122,8 @@ def _owed(owing: Owing) -> str:
 
 def _disk(now: Figures) -> str:
     disk = now["disk"]
-    log = f"log {size(now['log_bytes'])} in {now['generations']} generations"
+    many = now["generations"] != 1
+    log = f"log {size(now['log_bytes'])} in {now['generations']} generation" + "s" * many
     if disk is None:
         return _row("disk", "cannot be looked at", log)
     share = disk["free_bytes"] / max(1, disk["total_bytes"])

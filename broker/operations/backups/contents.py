@@ -43,7 +43,7 @@ class Contents:
             "rows": self.rows,
             "files": {
                 name: {"bytes": size, "blake2b": digest}
-                for name, (size, digest) in sorted(self.files.items())
+                for name, (size, digest) in self.files.items()
             },
         }
         return json.dumps(told, indent=1).encode() + b"\n"

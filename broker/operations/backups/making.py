@@ -62,7 +62,7 @@ def _write(copied: Path, path: Path, contents: Contents) -> None:
     with contextlib.ExitStack() as failing:
         medium = media.new(path)
         failing.callback(medium.abandon)
-        for file in sorted(_files(copied)):
+        for file in _files(copied):
             name = file.relative_to(copied).as_posix()
             contents.files[name] = medium.add(name, file)
         medium.end(contents.encode())
@@ -73,9 +73,9 @@ def _write(copied: Path, path: Path, contents: Contents) -> None:
 
 
 def _files(copied: Path) -> Iterator[Path]:
-    """Yield the files of a checkpoint that are of the state."""
+    """Yield the files of a checkpoint that are of the state, in the order of a restore."""
     yield copied / checkpoint.WATERMARK
-    for file in (copied / checkpoint.DATABASE).iterdir():
+    for file in sorted((copied / checkpoint.DATABASE).iterdir()):
         if file.is_file() and file.name not in ("LOCK", "LOG") and "LOG.old" not in file.name:
             yield file
 

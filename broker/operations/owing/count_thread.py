@@ -142,10 +142,12 @@ class CountThread:
 
     def _wait_for(self, process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
         """Return what the process says; it is ended early if the broker ends, or for its disk."""
+        known: bytes | None = self._known
         while True:
             try:
-                return process.communicate(self._known, timeout=LOOK_S)
+                return process.communicate(known, timeout=LOOK_S)
             except subprocess.TimeoutExpired:
+                known = None  # it is under way, and must not be handed in again
                 if self._ended.is_set() or self._is_low():
                     process.kill()
 

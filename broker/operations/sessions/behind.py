@@ -15,6 +15,7 @@ from broker.operations.sessions.sizes import Sizes
 from storage.log.message_log import MessageLog, Stream
 
 KNOWN_MAX: Final = 200_000  # 350 bytes each
+READING_SIZE: Final = 8  # of a reading without counts, in counts
 SKIP_PAGE: Final = 4096  # messages counted at a time: entries of an index cost 40 bytes each
 
 # Messages, bytes (0 where these are not counted), offset of the first one, 0 = none, or not known.
@@ -107,7 +108,7 @@ class Reading:
         self._within: Final[dict[int, _Points]] = {}  # by the place of the generation
         # By the offset after which it was looked for.
         self._firsts: Final[dict[int, tuple[int, int]]] = {}
-        self.size: int = len(streams) + 1  # how much is remembered
+        self.size: int = len(streams) + READING_SIZE  # how much is remembered
 
     def behind(self, position: int) -> Behind:
         """Return what waits behind a position."""

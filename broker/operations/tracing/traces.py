@@ -7,8 +7,9 @@ thread only. Read next: `broker.operations.tracing.taps`.
 """
 
 import ipaddress
+import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 from mqtt.topics import filter_problem, matches
@@ -63,7 +64,7 @@ class Trace:
             self._network = _network(value)
         elif kind != CLIENT:
             raise TraceError(f"trace of {kind[:40]!r}: expected {', '.join(KINDS)}")
-        self._lines: Final[deque[Line]] = deque()
+        self._lines: Final[deque[str]] = deque()  # JSON: who reads them all waits for no other work
         self._second: int = 0
         self._lines_in_second: int = 0
         self._matching: Final[dict[str, bool]] = {}
@@ -98,23 +99,25 @@ class Trace:
 
     def add(self, line: Line) -> None:
         """Keep a line until it is read; ask `has_room` before."""
-        self._lines.append(line)
+        self._lines.append(json.dumps(line))
 
-    def take(self, size_of: Callable[[Line], int], bytes_max: int) -> tuple[list[Line], int]:
-        """Return the oldest lines, at most so many bytes and one, and how many were left out.
+    def take(self, bytes_max: int) -> tuple[str, int]:
+        """Return the oldest lines as a JSON list, and how many were left out.
+
+        The list has at most so many bytes and one line.
 
         Those were left out behind the lines that still wait: they are told with the last of them.
         """
-        found: list[Line] = []
+        found: list[str] = []
         size = 0
         while self._lines and size < bytes_max:
             line = self._lines.popleft()
-            size += size_of(line)
+            size += len(line)
             found.append(line)
         left_out = 0
         if not self._lines:
             left_out, self.left_out = self.left_out, 0
-        return found, left_out
+        return f"[{', '.join(found)}]", left_out
 
     @property
     def waiting(self) -> int:

@@ -251,10 +251,6 @@ class ClientDesk:
         self._driver.when_durable(lambda: found.set_result({"client_id": client_id}))
 
 
-def _absent(request: Request) -> Absent:
-    return Absent(f"no client {request.get('client_id', '')!r} is connected")
-
-
 def _topic_filter(request: Request) -> str | None:
     """Return the topic filter of what a purge drops, None = everything. Raises `ControlError`."""
     topic = request.get("topic") or None
@@ -266,3 +262,7 @@ def _topic_filter(request: Request) -> str | None:
     if problem is not None:
         raise ControlError(problem)
     return topic
+
+
+def _absent(request: Request) -> Absent:
+    return Absent(f"no client {request.get('client_id', '')!r} is connected")

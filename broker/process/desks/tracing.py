@@ -13,7 +13,7 @@ from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import BY, Absent, ControlError, Request
 from broker.operations.tracing.taps import Taps
-from broker.operations.tracing.traces import FOR_MS_MAX, Line, Trace, TraceError, Traces
+from broker.operations.tracing.traces import FOR_MS_MAX, Trace, TraceError, Traces
 from session.engine import Engine
 
 ADD: Final = "trace_add"
@@ -77,11 +77,11 @@ class TraceDesk:
         """Tell the lines that are new, how many were left out, and why it is over, if it is."""
         trace = self._find(request)
         trace.read_ms = self._now_ms()
-        lines, left_out = trace.take(_size_of, ANSWER_BYTES)
+        lines, left_out = trace.take(ANSWER_BYTES)
         over = "" if trace.waiting else trace.over
         if over:
             self.traces.forget(trace)
-        return {"lines": json.dumps(lines), "left_out": str(left_out), "over": over}
+        return {"lines": lines, "left_out": str(left_out), "over": over}
 
     def _list(self, request: Request) -> Request:
         now_ms = self._now_ms()
@@ -138,10 +138,6 @@ class TraceDesk:
     def _now_ms(self) -> int:
         """Return a time that never jumps: that of the loop."""
         return int(self._driver.loop.time() * 1000)
-
-
-def _size_of(line: Line) -> int:
-    return len(json.dumps(line))
 
 
 def _number(request: Request, name: str, most: int) -> int:

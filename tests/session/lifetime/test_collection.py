@@ -731,6 +731,42 @@ def test_the_maximum_age_counts_the_messages_of_each_generation() -> None:
     assert broker.counters.dropped["max_age"] == 5
 
 
+def left_after(broker: Broker, rounds: int = 12) -> list[int]:
+    """Publish for a session that never comes back, a generation a round; return what is left."""
+    broker.durable("gone", "t").drop()
+    publisher = broker.connect("p")
+    for number in range(rounds):
+        publisher.start_publish("t", b"%d" % number, 1)
+        publisher.take()
+        rotate(broker)
+        broker.advance(s=20)
+    return numbers_of(broker)
+
+
+# docs/operations.md, "What frees the disk"
+@pytest.mark.parametrize("on_limit", ["drop_oldest", "drop_new", "reject"])
+def test_the_maximum_age_frees_what_a_session_keeps_that_never_comes_back(on_limit: str) -> None:
+    assert left_after(Broker(max_age_s=60, on_limit=on_limit)) == [11, 12, 13]
+
+
+def test_with_drop_oldest_only_what_a_session_will_get_stays() -> None:
+    left = left_after(Broker(max_offline_messages=2, on_limit="drop_oldest"))
+    assert left == [11, 12, 13]
+
+
+def test_with_reject_the_oldest_stay_and_nothing_is_added() -> None:
+    left = left_after(Broker(max_offline_messages=2, on_limit="reject"))
+    assert left == [1, 2, 13]
+
+
+def test_with_drop_new_what_a_session_will_not_get_stays_until_it_ends() -> None:
+    broker = Broker(max_offline_messages=2, on_limit="drop_new")
+    assert left_after(broker) == list(range(1, 14))
+    broker.durable("gone", expiry=5).drop()
+    broker.advance(s=20)
+    assert numbers_of(broker) == [13]
+
+
 def test_a_qos_2_message_in_flight_that_is_too_old_ends_with_pubrel() -> None:
     """The client may hold the packet id, though the message is gone."""
     broker = Broker(max_age_s=60)

@@ -55,10 +55,12 @@ class Watched:
         return self.is_low.is_set()
 
 
+@pytest.mark.parametrize("look_s", [count_thread.LOOK_S, 0.001])  # in less, or more than a look
 def test_what_a_process_has_counted_arrives_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float
 ) -> None:
     monkeypatch.setattr(count_thread, "SHARE", 1)
+    monkeypatch.setattr(count_thread, "LOOK_S", look_s)
     watched = Watched(database(tmp_path))
     watched.thread.start()
     first = watched.found.get(timeout=PATIENCE_S)

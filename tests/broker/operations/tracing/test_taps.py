@@ -1,5 +1,6 @@
 """What a trace sees of real connections, and that nothing is left when it is over."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,8 @@ class Watch:
 
 
 def lines(trace: Trace) -> list[Line]:
-    return trace.take(lambda line: 1, 1 << 30)[0]
+    found: list[Line] = json.loads(trace.take(1 << 30)[0])
+    return found
 
 
 def short(line: Line) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """What an operator asks of bans: they hold when that is answered, and every mistake is named."""
 
+import asyncio
 import json
 import threading
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from session.scheduling.bans import BAN_MS_MAX
 from storage.tables.ban_rows import CLIENT_ID
-from tests.broker.inside import InsideBroker, run
+from tests.broker.inside import InsideBroker, plain, run
 
 
 class Desk:
@@ -87,6 +88,23 @@ def test_the_connection_of_a_banned_user_or_address_ends() -> None:
             "127.0.0.0/8",
             "mistake",
         )
+
+    run(play)
+
+
+def test_an_address_is_that_of_the_client_behind_a_proxy() -> None:
+    async def play(broker: InsideBroker) -> None:
+        desk = Desk(broker)
+        endpoint = plain()
+        endpoint.proxy_protocol = True
+        listener = await broker.listen(endpoint)
+        await desk.ask(ADD, kind="address", value="192.0.2.0/24", for_ms="60000")
+        for source, code in (("192.0.2.9", reasons.BANNED), ("198.51.100.9", 0)):
+            streams = await asyncio.open_connection("127.0.0.1", listener.port)
+            streams[1].write(f"PROXY TCP4 {source} 127.0.0.1 4000 1883\r\n".encode())
+            connack = await broker.greet(broker.peer_of(*streams))
+            assert connack.reason_code == code
+        await broker.connect("not-through-the-proxy")
 
     run(play)
 
