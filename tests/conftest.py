@@ -100,7 +100,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")
 
 # Fixtures that start a broker as a process, or Spark: not for scripts/test --quick.
-PROCESSES = frozenset({"prepare", "shared_broker", "shelf", "spark", "start_broker"})
+PROCESSES = frozenset(
+    {"port_town", "alone", "prepare", "shared_broker", "shelf", "spark", "start_broker"}
+)
 
 
 def pytest_configure() -> None:

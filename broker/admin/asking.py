@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from broker.admin import records
-from broker.admin.sources import reading
+from broker.admin.sources import reading, telling
 from broker.admin.sources.broker_questions import BrokerQuestions
 from broker.admin.sources.lanes import Lane, Turn
 from broker.admin.sources.reading import NotThere, now_text
@@ -77,6 +77,7 @@ class Asking:
         self._lists: Final = Lane(data_dir, "lists")
         self._orders: Final = Lane(data_dir, "orders")
         self._single: Final = Lane(data_dir, "single")
+        self._past: Final = Lane(data_dir, "past")
         self._ranks: OrderedDict[tuple[Any, ...], _Rank] = OrderedDict()
         self._ranking: Final = Turn()
         self._clients: _Clients | None = None
@@ -88,6 +89,7 @@ class Asking:
         self._lists.close()
         self._orders.close()
         self._single.close()
+        self._past.close()
 
     # Sessions
 
@@ -418,6 +420,16 @@ class Asking:
             settings.history_level, has_rules=shell.acl_file is not None
         )
         return records.Why(client_id, now, before, list(unknown))
+
+    async def timeline(self, client_id: str) -> records.Timeline:
+        """Return what happened to a client, by the history, the newest first."""
+        return await self._past.run(
+            lambda opened: telling.timeline(self._config, client_id, opened.check)
+        )
+
+    async def starts(self) -> records.Starts:
+        """Return how the broker began and ended, by the history, the newest first."""
+        return await self._past.run(lambda opened: telling.starts(self._config, opened.check))
 
     async def ask(self, request: Request, name: str = "") -> Request:
         """Ask the broker; with a name something is changed, and is to be seen from now on."""

@@ -195,6 +195,39 @@ class TopicReaders(Struct):
     notes: list[str]
 
 
+class Event(Struct):
+    """What happened once, by the history."""
+
+    at: Moment
+    text: str
+
+
+class Timeline(Struct):
+    """What happened to a client, by the history."""
+
+    events: Annotated[list[Event], Meta(description="the newest first")]
+    notes: list[str]
+
+
+class Start(Struct):
+    """One start of the broker, by the history."""
+
+    boot: Count
+    at: Moment
+    before: Annotated[
+        Literal["orderly", "crash", "unknown"], Meta(description="how the boot before it ended")
+    ]
+    sessions: Annotated[int | None, Meta(description="that it found")]
+    detail: str
+
+
+class Starts(Struct):
+    """The starts of the broker."""
+
+    starts: Annotated[list[Start], Meta(description="the newest first")]
+    notes: list[str]
+
+
 class Storage(Struct):
     """How much the log takes, and what is in the store."""
 
@@ -501,3 +534,11 @@ class Problem(Struct):
     title: str
     status: int
     detail: str
+
+
+class Verdict(Struct):
+    """What the last audit said."""
+
+    status: Literal["ok", "violated", "unknown"]
+    at: Annotated[str, Meta(description="when it was written; empty = not known")]
+    lines: list[str]

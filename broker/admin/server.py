@@ -27,7 +27,7 @@ from starlette.routing import Mount, Route
 from broker.admin import problems
 from broker.admin.api.router import Router
 from broker.admin.api.table import BASE, ENDPOINTS
-from broker.admin.pages.routes import ROUTES, error_page
+from broker.admin.pages import routes as pages
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services
 from broker.admin.web import connections
@@ -179,18 +179,18 @@ def build(services: Services) -> Starlette:
     """Return the application: the API, log in and out, health, and the pages."""
     host = (services.config.shell.admin_listen or "127.0.0.1:0").rpartition(":")[0]
     names = {*LOOPBACK_NAMES, host} if is_loopback(host.strip("[]")) else None
-    signing_in = SigningIn(services, error_page)
+    signing_in = SigningIn(services, pages.error_page)
     app = Starlette(
         routes=[
             Route("/healthz", _health),
             Mount(BASE, app=Router(services, ENDPOINTS)),
             *signing_in.routes(),
-            *ROUTES,
+            *pages.ROUTES,
         ],
         middleware=[
             Middleware(Hygiene, has_tls=services.has_tls, names=names),
             Middleware(Counting, counts=services.counts),
-            Middleware(Gate, services=services, error_page=error_page),
+            Middleware(Gate, services=services, error_page=pages.error_page),
         ],
         exception_handlers={
             **dict.fromkeys((*EXPECTED, HTTPException), _error),
@@ -200,20 +200,25 @@ def build(services: Services) -> Starlette:
     )
     app.state.services = services
     app.state.signing_in = signing_in
+    app.state.desk = pages.Desk(services)
     return app
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Look at the broker's figures as long as the application runs."""
+    """Look at the broker's figures, and count what is owed, as long as the application runs."""
     services: Services = app.state.services
-    looking = asyncio.create_task(services.figures.run())
+    tasks = [
+        asyncio.create_task(services.figures.run()),
+        asyncio.create_task(app.state.desk.run()),
+    ]
     try:
         yield
     finally:
-        looking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await looking
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await app.state.desk.close()
         services.close()
 
 
@@ -221,8 +226,10 @@ def _error(request: Request, problem: Exception) -> Response:
     """Answer what a page raises, and what is not there."""
     if isinstance(problem, HTTPException):
         headers = dict(problem.headers or {})
-        return error_page(request, Refused(problem.status_code, problem.detail, headers=headers))
-    return error_page(request, refused(problem))
+        return pages.error_page(
+            request, Refused(problem.status_code, problem.detail, headers=headers)
+        )
+    return pages.error_page(request, refused(problem))
 
 
 def _internal_error(request: Request, problem: Exception) -> Response:

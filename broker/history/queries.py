@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -151,6 +151,24 @@ def of_client(
     since_ms = 0 if since_s is None else max(0, now_ms - since_s * 1000)
     with _problems(), reading.open() as history:
         yield from _concerning(history, _recorded(config, client_id), None, since_ms)
+        left_out, damaged = history.left_out, history.damaged
+    if left_out:
+        raise HistoryError(_left_out(left_out))
+    _complain(damaged)
+
+
+def newest_of(config: Config, names: Sequence[str]) -> Iterator[Event]:
+    """Yield the events with these names, the newest first.
+
+    Raises `HistoryError`, at the end also for segments that cannot be read.
+    """
+    reading = Reading(config)
+    with _problems(), reading.open() as history:
+        for boot, row in history.unexported_reversed():
+            events = [event for event in history.expand(boot, row) if event["ev"] in names]
+            yield from reversed(events)
+        for segment in history.sealed(newest_first=True):
+            yield from reversed(history.events_of(segment, [("ev", "in", list(names))]))
         left_out, damaged = history.left_out, history.damaged
     if left_out:
         raise HistoryError(_left_out(left_out))

@@ -52,12 +52,13 @@ class SigningIn:
         self._set(response, FORM_COOKIE, cookie, int(FORM_S))
 
     async def log_in(self, request: Request) -> Response:
-        """Begin a session, with the fields `name`, `password` and `csrf`, and go to the start."""
+        """Begin a session, with the fields `name`, `password` and `csrf`; go to that of `next`."""
         try:
             cookie = await self._log_in(request)
         except EXPECTED as problem:
             return self._error_page(request, refused(problem))
-        response = RedirectResponse(FIRST_PAGE, 303)
+        wanted = safe_path(form_of(request.scope).get("next", ""))
+        response = RedirectResponse(wanted, 303)
         self._set(response, session_cookie(self._services.has_tls), cookie, int(OLDEST_S))
         response.delete_cookie(FORM_COOKIE, path="/")
         return response
@@ -122,6 +123,12 @@ class SigningIn:
             httponly=True,
             samesite="strict",
         )
+
+
+def safe_path(path: str) -> str:
+    """Return an address within the dashboard; for every other one that of the front page."""
+    is_ours = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable()
+    return path if is_ours else FIRST_PAGE
 
 
 def _by(who: Who) -> dict[str, str]:
