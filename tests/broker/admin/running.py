@@ -39,7 +39,7 @@ class Running:
             env={"HOLDFAST__ADMIN__LISTEN": f"127.0.0.1:{self.admin_port}", **environment},
         )
         self.tokens: Final[dict[str, str]] = {}
-        self._clients: Final[list[httpx.Client]] = []
+        self._clients: Final[dict[str, httpx.Client]] = {}
         self._alone: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Running":
@@ -112,15 +112,14 @@ class Running:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def http(self, kind: str = "", **headers: str) -> httpx.Client:
-        """Return a client with the token of a kind, or without one."""
-        if kind:
-            headers["Authorization"] = f"Bearer {self.tokens[kind]}"
-        client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=PATIENCE_S, trust_env=False
-        )
-        self._clients.append(client)
-        return client
+    def http(self, kind: str = "") -> httpx.Client:
+        """Return the client with the token of a kind, or the one without a token."""
+        if kind not in self._clients:
+            headers = {"Authorization": f"Bearer {self.tokens[kind]}"} if kind else {}
+            self._clients[kind] = httpx.Client(
+                base_url=self.url, headers=headers, timeout=PATIENCE_S, trust_env=False
+            )
+        return self._clients[kind]
 
     def owe(
         self,
@@ -157,7 +156,7 @@ class Running:
 
     def close(self) -> None:
         """End everything."""
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()
         if self._alone is not None:
             self._alone.terminate()
