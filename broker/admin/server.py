@@ -206,7 +206,7 @@ def build(services: Services) -> Starlette:
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Look at the broker's figures, and count what is owed, as long as the application runs."""
+    """Look at the broker's figures, and at what is owed, as long as the application runs."""
     services: Services = app.state.services
     tasks = [
         asyncio.create_task(services.figures.run()),

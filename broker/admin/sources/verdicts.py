@@ -34,13 +34,13 @@ def newest(data_dir: str | Path) -> Verdict | None:
     when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
     try:
         document = json.loads(data)
-        status = document["status"]
+        status = str(document["status"])
         lines = _lines(document["invariants"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Verdict("unknown", when, [f"{path}: not a verdict of this version"])
     if status not in STATUSES:
         return Verdict("unknown", when, [f"{path}: not a verdict of this version"])
-    return Verdict(status, when, lines)
+    return Verdict(status, when, lines)  # type: ignore[arg-type]  # one of STATUSES
 
 
 def _lines(invariants: dict[str, dict[str, Any]]) -> list[str]:

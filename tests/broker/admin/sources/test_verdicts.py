@@ -37,7 +37,8 @@ def test_what_does_not_hold_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"status": "fine", "invariants": {}}', '{"status": "ok", "invariants": 5}',
+    ["", "[]", "{}", '{"status": [], "invariants": {}}',
+     '{"status": "fine", "invariants": {}}', '{"status": "ok", "invariants": 5}',
      '{"status": "ok", "invariants": {"D1": []}}', "[" * 100_000],
 )  # fmt: skip
 def test_what_is_no_verdict_is_told(tmp_path: Path, text: str) -> None:
