@@ -58,7 +58,7 @@ class ByCommand:
     def keep_away(self, client_id: str) -> None:
         """Ban the client, and end its connection if the ban has not."""
         self._run("client", "ban", "add", "--client-id", client_id, "--for", "1h", "--yes")
-        self._attempt("client", "kick", client_id, "--yes")
+        attempt(self._broker, "client", "kick", client_id, "--yes")
 
     def who_is_away_longest(self) -> str:
         """Ask who is away since when."""
@@ -79,16 +79,23 @@ class ByCommand:
         return rows
 
     def _run(self, *arguments: str) -> str:
-        done = self._attempt(*arguments)
-        assert done.returncode == 0, (arguments, done.stderr)
-        return done.stdout
+        return run(self._broker, *arguments)
 
-    def _attempt(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "broker", *arguments],
-            cwd=ROOT,
-            env={**os.environ, **self._broker.env, DATA_DIR: str(self._broker.data_dir)},
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-        )
+
+def run(broker: BrokerProcess, *arguments: str) -> str:
+    """Run `holdfast` on the broker's data directory; return what it prints."""
+    done = attempt(broker, *arguments)
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout
+
+
+def attempt(broker: BrokerProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `holdfast` on the broker's data directory, whatever comes of it."""
+    return subprocess.run(
+        [sys.executable, "-m", "broker", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **broker.env, DATA_DIR: str(broker.data_dir)},
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+    )

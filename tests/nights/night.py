@@ -83,6 +83,10 @@ class Night:
         client.subscribe(*topic_filters, qos=1)
         client.disconnect()
 
+    def let_a_second_pass(self) -> None:
+        """Wait until a time in whole seconds is another one."""
+        self._ended.wait(1.1)
+
     def publish(self, topic: str, *payloads: bytes) -> None:
         """Publish messages; on return they are stored."""
         publisher = self.connected("")

@@ -145,6 +145,7 @@ def _say(client: RawClient) -> None:
 def who_will_never_come_back(night: Night, solver: Solver) -> None:
     """A boat was sold. Its session keeps what nobody will fetch, and has to go."""
     night.away("boat-3", "fleet/#")
+    night.let_a_second_pass()
     night.away("boat-17", "fleet/#")
     night.away("boat-4", "fleet/#")
     night.publish("fleet/all", b"1", b"2")

@@ -1,16 +1,19 @@
-"""Every task of a night on call is solved by the command line alone, and none without an answer."""
+"""Every task of a night on call is solved by one tool alone, and none without an answer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from storage.limits import RESERVE_BYTES
-from tests.durability.process import BrokerProcess, holdfast
+from tests.broker.admin.pages.browser import browser
+from tests.durability.process import free_port, holdfast
 from tests.durability.small_disk import small_disk
 from tests.nights.by_command import ByCommand
-from tests.nights.night import Night, Solver
+from tests.nights.by_dashboard import LISTEN, ByDashboard
+from tests.nights.night import Night
 from tests.nights.tasks import TASKS, Task
 
 pytestmark = pytest.mark.full  # starts processes
@@ -22,7 +25,8 @@ DISK_BYTES = RESERVE_BYTES + (64 << 20)
 def night_of(task: Task, directory: Path) -> Iterator[Night]:
     """Start the broker of a task; at the end its log is looked at."""
     with ExitStack() as stack:
-        environment = {**task.environment, **task.prepare(directory)}
+        listen = {LISTEN: f"127.0.0.1:{free_port()}"}
+        environment = {**listen, **task.environment, **task.prepare(directory)}
         broker = holdfast(directory / "broker", env=environment)
         if task.needs_disk:
             disk = stack.enter_context(small_disk(directory / "disk", DISK_BYTES))
@@ -74,14 +78,25 @@ class Asleep:
         return "it works here"
 
 
-SOLVERS: dict[str, Callable[[BrokerProcess], Solver]] = {"command line": ByCommand}
-
-
-@pytest.mark.parametrize("tool", SOLVERS)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_a_task_is_solved_by_one_tool_alone(task: Task, tool: str, tmp_path: Path) -> None:
+def test_a_task_is_solved_by_the_command_line_alone(task: Task, tmp_path: Path) -> None:
     with night_of(task, tmp_path) as night:
-        task.play(night, SOLVERS[tool](night.broker))
+        task.play(night, ByCommand(night.broker))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser for all nights."""
+    with browser() as started:
+        yield started
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_task_is_solved_by_the_dashboard_alone(
+    task: Task, chromium: Browser, tmp_path: Path
+) -> None:
+    with night_of(task, tmp_path) as night:
+        task.play(night, ByDashboard(night.broker, chromium))
 
 
 @pytest.mark.parametrize(

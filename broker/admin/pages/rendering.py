@@ -77,8 +77,13 @@ def _exact_time(text: str) -> Markup:
 
 
 def _payload(encoded: str, most: int) -> Markup:
-    """Return the beginning of a payload in Base64: as text, or else hexadecimal."""
-    return payload(base64.b64decode(encoded), most)[1]
+    """Return the beginning of a payload in Base64: as text, or else hexadecimal, which it says."""
+    return _labelled(base64.b64decode(encoded), most)
+
+
+def _labelled(data: bytes, most: int) -> Markup:
+    kind, shown = payload(data, most)
+    return shown if kind == "text" else Markup("{}: {}").format(kind, shown)
 
 
 def payload(data: bytes, most: int) -> tuple[str, Markup]:
@@ -112,7 +117,7 @@ def _make() -> Environment:
         plain=names.plain,
         plain_long=lambda text: names.plain(text, LONG_TEXT),
         payload=_payload,
-        raw_payload=lambda data, most: payload(data, most)[1],
+        raw_payload=_labelled,
         anchor=lambda text, kind: links.anchor(kind, text),
         client_url=lambda client_id, path="/session": links.of_client(path, client_id),
         trace_url=lambda client_id: links.url("/trace", client=client_id),
