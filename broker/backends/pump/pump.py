@@ -180,6 +180,7 @@ class Pump:
             return
         self._note_state(STARTING, "")
         self._link = link = self._make_link(self._answered, self._link_ended)
+        self._asking.link_is(link)
         self._opening = self._driver.loop.create_task(self._open(link))
 
     async def _open(self, link: Link) -> None:
@@ -194,7 +195,6 @@ class Pump:
 
     def _introduce(self, link: Link) -> None:
         told = {**self._configuration, "instance": self._outlet.instance(self.name)}
-        self._asking.link_is(link)
         link.send(json_frame(CONFIG, told))
 
     def _link_ended(self, why: str) -> None:

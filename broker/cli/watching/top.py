@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     first = Look(options)
     locale.setlocale(locale.LC_ALL, "")
     os.environ.setdefault("ESCDELAY", "25")
+    for name in ("COLUMNS", "LINES"):  # the terminal knows its size, also when that changes
+        os.environ.pop(name, None)
     watching = Watching(options, first)
     try:
         curses.wrapper(Screen(watching).show)
@@ -141,6 +143,7 @@ class Screen:
                 return
             if key == curses.KEY_RESIZE:
                 curses.update_lines_cols()
+                screen.clearok(True)  # what the terminal has made of the old lines is not known
                 drawn = None
 
     def _draw(self, screen: "curses.window", before: Look, now: Look, problem: str) -> None:

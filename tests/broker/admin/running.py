@@ -121,6 +121,17 @@ class Running:
             )
         return self._clients[kind]
 
+    def as_browser(self, **headers: str) -> httpx.Client:
+        """Return a client with cookies of its own, which asks for pages as a browser does."""
+        client = httpx.Client(
+            base_url=self.url,
+            headers={"accept": "text/html", "origin": self.url, **headers},
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
+        self._clients[f"browser {len(self._clients)}"] = client
+        return client
+
     def owe(
         self,
         client_id: str,

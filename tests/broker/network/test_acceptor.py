@@ -410,7 +410,8 @@ def test_time_spent_before_mqtt_counts_against_the_connect_timeout(
         )
         await broker.until(lambda: bool(broker.driver.streams))
         (connection,) = broker.engine._connections
-        assert before <= connection.opened_at_ms + 1  # both are cut to milliseconds
+        # uvloop's time is that of the beginning of a turn, which may be some milliseconds ago.
+        assert before <= connection.opened_at_ms + 50
         assert connection.opened_at_ms < after
 
     run(scenario, loop=loop)

@@ -74,7 +74,7 @@ def csrf_in(page: str) -> str:
 
 def logged_in(running: Running, name: str) -> httpx.Client:
     """Return a client with the cookie of somebody who has logged in."""
-    client = running.http(accept="text/html", origin=running.url)
+    client = running.as_browser()
     form = client.get("/login")
     fields = {"name": name, "password": PASSWORD, "csrf": csrf_in(form.text)}
     answer = client.post("/login", data=fields)

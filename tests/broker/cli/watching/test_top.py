@@ -103,7 +103,7 @@ def test_the_figures_are_shown_follow_the_size_and_end_with_q(
     broker = start()
     client = RawClient(broker.port, "c")
     client.durable()
-    shown = terminal(broker)
+    shown = terminal(broker, COLUMNS="132", LINES="50")  # which a shell has exported
     first = shown.until(lambda text: "sessions 1 stored   1 of them online" in text)
     assert first.startswith("holdfast 0.1.0   ready   up ")
     assert "disk     " in first and "backlog  " in first

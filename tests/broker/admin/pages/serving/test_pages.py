@@ -33,12 +33,12 @@ OPERATORS = (
 
 @pytest.mark.parametrize("path", (*PATHS, *OPERATORS, "/access"))
 def test_who_is_not_known_is_led_to_the_form_and_back(port_town: Running, path: str) -> None:
-    answer = port_town.http(accept="text/html").get(path)
+    answer = port_town.as_browser().get(path)
     assert answer.status_code == 303
     place = httpx.URL(answer.headers["location"])
     assert place.path == "/login"
     assert place.params.get("next", "/") == path
-    live = port_town.http(**{"hx-request": "true"}).get(path)
+    live = port_town.as_browser(**{"hx-request": "true"}).get(path)
     assert live.status_code == 401 and live.headers["hx-redirect"] == answer.headers["location"]
 
 

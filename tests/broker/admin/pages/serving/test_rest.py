@@ -60,7 +60,7 @@ def test_access_names_users_and_the_log(browse: Browse) -> None:
 
 
 def test_the_form_leads_to_where_somebody_wanted_to_go(port_town: Running) -> None:
-    client = port_town.http(accept="text/html", origin=port_town.url)
+    client = port_town.as_browser()
     page = client.get("/login?next=/storage").text
     fields = {"name": "vera", "password": PASSWORD, "csrf": csrf_in(page), "next": "/storage"}
     assert client.post("/login", data=fields).headers["location"] == "/storage"
@@ -69,7 +69,7 @@ def test_the_form_leads_to_where_somebody_wanted_to_go(port_town: Running) -> No
 
 @pytest.mark.parametrize("place", ["//evil", "/\\evil", "https://evil", "/a\r\nX: y", ""])
 def test_the_form_leads_nowhere_else(port_town: Running, place: str) -> None:
-    client = port_town.http(accept="text/html", origin=port_town.url)
+    client = port_town.as_browser()
     page = client.get("/login", params={"next": place}).text
     assert 'name="next" value="/"' in page
     fields = {"name": "vera", "password": PASSWORD, "csrf": csrf_in(page), "next": place}
@@ -77,7 +77,7 @@ def test_the_form_leads_nowhere_else(port_town: Running, place: str) -> None:
 
 
 def test_a_wrong_password_is_asked_for_again(port_town: Running) -> None:
-    client = port_town.http(accept="text/html", origin=port_town.url)
+    client = port_town.as_browser()
     page = client.get("/login").text
     fields = {"name": "<vera>", "password": "wrong", "csrf": csrf_in(page)}
     answer = client.post("/login", data=fields)
