@@ -50,7 +50,7 @@ def test_a_trace_ends_by_itself_and_nothing_is_left_of_it() -> None:
     async def play(broker: InsideBroker) -> None:
         desk = desk_of(broker)
         await broker.connect("boat-17")
-        number = add(desk, "topic", "#", for_ms="1")
+        number = add(desk, "topic", "#", for_ms="300")
         assert broker.driver.new_tap is not None
         await broker.until(lambda: not desk.traces)
         assert broker.driver.new_tap is None
