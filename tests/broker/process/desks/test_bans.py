@@ -3,38 +3,25 @@
 import asyncio
 import json
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from broker.operations.control_socket import BY, ControlError, Request
+from broker.operations.control_socket import ControlError
 from broker.process.desks.bans import ADD, LIST, PAGE_BANS, REMOVE, VALUE_BYTES_MAX, BanDesk
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from session.scheduling.bans import BAN_MS_MAX
 from storage.tables.ban_rows import CLIENT_ID
 from tests.broker.inside import InsideBroker, plain, run
+from tests.broker.process.desks.asking import Operator
 
 
-class Desk:
-    """The desk of a broker, and an operator called olga before it."""
+class Desk(Operator):
+    """The desk of a broker, and an operator before it."""
 
     def __init__(self, broker: InsideBroker) -> None:
-        self.broker = broker
-        self.desk = BanDesk(broker.engine, broker.driver, broker.log)
-
-    def begin(self, do: str, **words: str) -> "Future[Request]":
-        """Ask; the answer comes later."""
-        answer = self.desk.answer({"do": do, BY: "olga", **words})
-        assert isinstance(answer, Future)
-        return answer
-
-    async def ask(self, do: str, **words: str) -> Request:
-        """Ask and wait for the answer."""
-        answer = self.begin(do, **words)
-        await self.broker.until(answer.done)
-        return answer.result()
+        super().__init__(broker, BanDesk(broker.engine, broker.driver, broker.log))
 
     async def list(self, after: str = "") -> tuple[list[dict[str, Any]], str]:
         """Return a page of the bans, and what the next page is asked with."""

@@ -2,12 +2,11 @@
 
 import json
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from broker.operations.control_socket import BY, ControlError, Request
+from broker.operations.control_socket import ControlError
 from broker.process.desks.clients import (
     END,
     FILTERS_MAX,
@@ -27,26 +26,14 @@ from broker.process.desks.engine_work import REASON_BYTES_MAX
 from mqtt import reasons
 from mqtt.packets import Disconnect, Puback, Suback, Subscribe, Subscription, Will
 from tests.broker.inside import InsideBroker, publish, run, subscribe
+from tests.broker.process.desks.asking import Operator
 
 
-class Desk:
-    """The desk of a broker, and an operator called olga before it."""
+class Desk(Operator):
+    """The desk of a broker, and an operator before it."""
 
     def __init__(self, broker: InsideBroker) -> None:
-        self.broker = broker
-        self.desk = ClientDesk(broker.engine, broker.driver, broker.log)
-
-    def begin(self, do: str, **words: str) -> "Future[Request]":
-        """Ask; the answer comes later."""
-        answer = self.desk.answer({"do": do, BY: "olga", **words})
-        assert isinstance(answer, Future)
-        return answer
-
-    async def ask(self, do: str, **words: str) -> Request:
-        """Ask and wait for the answer."""
-        answer = self.begin(do, **words)
-        await self.broker.until(answer.done)
-        return answer.result()
+        super().__init__(broker, ClientDesk(broker.engine, broker.driver, broker.log))
 
     async def names(self, page: int = 0, match: str = "*") -> tuple[list[str], bool]:
         """Return a page of the list: client ids, and is there more?"""

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from broker.operations.control_socket import BY, ControlError, Request
+from broker.operations.control_socket import ControlError, Request
 from broker.process.desks.publishing import (
     DELETE,
     EXPIRY_S_MAX,
@@ -17,6 +17,7 @@ from broker.process.desks.publishing import (
 from mqtt.packets import Publish, Suback
 from session.settings import Settings
 from tests.broker.inside import InsideBroker, run, subscribe
+from tests.broker.process.desks.asking import Operator
 
 
 def encoded(payload: bytes) -> str:
@@ -24,24 +25,11 @@ def encoded(payload: bytes) -> str:
     return base64.b64encode(payload).decode()
 
 
-class Desk:
-    """The desk of a broker, and an operator called olga before it."""
+class Desk(Operator):
+    """The desk of a broker, and an operator before it."""
 
     def __init__(self, broker: InsideBroker) -> None:
-        self.broker = broker
-        self.desk = PublishDesk(broker.engine, broker.driver, broker.log)
-
-    def begin(self, do: str, **words: str) -> "Future[Request]":
-        """Ask; the answer comes later."""
-        answer = self.desk.answer({"do": do, BY: "olga", **words})
-        assert isinstance(answer, Future)
-        return answer
-
-    async def ask(self, do: str, **words: str) -> Request:
-        """Ask and wait for the answer."""
-        answer = self.begin(do, **words)
-        await self.broker.until(answer.done)
-        return answer.result()
+        super().__init__(broker, PublishDesk(broker.engine, broker.driver, broker.log))
 
 
 def test_a_message_reaches_who_is_there_and_the_answer_counts_them() -> None:
