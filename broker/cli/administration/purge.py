@@ -30,6 +30,12 @@ LOOK_S: Final = 0.05  # between two questions how far it is
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
+    add_choice(parser)
+    parser.set_defaults(run=run)
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that every purge has: what is dropped, why, and whether at all."""
     parser.add_argument(
         "--topic", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
     )
@@ -40,7 +46,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only print what waits")
     add_confirmation(parser)
     add_config_flags(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

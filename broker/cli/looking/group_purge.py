@@ -6,12 +6,10 @@ Must stay quick to import, as `broker.cli.main` must.
 import argparse
 
 from broker.cli.administration import purge
-from broker.cli.administration.asking import add_confirmation, confirm
+from broker.cli.administration.asking import confirm
 from broker.cli.command import (
     EXIT_OK,
     CommandError,
-    add_config_flags,
-    age,
     share_name,
     topic_filter,
 )
@@ -22,16 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("share_name", type=share_name, metavar="NAME")
     parser.add_argument("topic_filter", type=topic_filter, metavar="FILTER")
-    parser.add_argument(
-        "--topic", metavar="FILTER", type=topic_filter, help="only topics that this one matches"
-    )
-    parser.add_argument(
-        "--older", metavar="TIME", type=age, default=0, help="only what is older: 2d"
-    )
-    parser.add_argument("--reason", metavar="TEXT", default="", help="for the history")
-    parser.add_argument("--dry-run", action="store_true", help="only print what waits")
-    add_confirmation(parser)
-    add_config_flags(parser)
+    purge.add_choice(parser)
     parser.set_defaults(run=run)
 
 
