@@ -8,6 +8,7 @@ below run on the sources only. scripts/test also leaves out directories that tes
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -18,6 +19,11 @@ from tests import file_order
 from tests.threads import no_thread_outlives_its_file
 
 __all__ = ["no_thread_outlives_its_file"]  # a fixture
+
+# A shell lets what it runs in the background ignore Ctrl-C, and a process hands that on: the tests
+# that send it would wait for an end that never comes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 COMPILED = bool(os.environ.get("HOLDFAST_COMPILED"))
 if COMPILED:

@@ -1,7 +1,7 @@
 """`holdfast session`: look at the sessions of a data directory, its broker running or not."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,8 @@ from broker.cli.command import (
     open_inventory,
     print_lines,
 )
+from broker.cli.looking import lists
+from broker.operations.looking.listing import OUTPUTS
 
 if TYPE_CHECKING:
     from broker.operations.sessions.inventory import Inventory, SessionReport
@@ -36,18 +38,21 @@ def add(commands: Commands) -> None:
     session = commands.add_parser("session", help="look at the sessions of a data directory")
     actions = session.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored session")
-    listing.add_argument("--match", metavar="GLOB", help="client ids such as 'sensor-*'")
-    listing.add_argument("--offline", action="store_true", help="only those not connected")
-    listing.add_argument(
-        "--sort", choices=ORDERS, default="name", help="most, oldest or longest first (name)"
+    lists.add_options(
+        listing,
+        ORDERS,
+        match="client ids such as 'sensor-*'",
+        sort="most, oldest or longest first (name)",
+        default="name",
     )
-    listing.add_argument("--limit", type=limit, metavar="N", help="print at most N")
+    listing.add_argument("--offline", action="store_true", help="only those not connected")
     listing.add_argument(
         "--bytes", action="store_true", help="count bytes: reads every message that is owed"
     )
     show = actions.add_parser("show", help="print one session with its subscriptions")
     show.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
     top = actions.add_parser("top", help="print who is owed most")
+    top.add_argument("--match", metavar="GLOB", help="client ids such as 'sensor-*'")
     top.add_argument("--by", choices=TOP_ORDERS, default="bytes", help="(bytes)")
     top.add_argument(
         "--limit",
@@ -61,6 +66,9 @@ def add(commands: Commands) -> None:
     queue.add_argument("--topic", type=_filter, metavar="FILTER", help="only topics that match")
     queue.add_argument("--limit", type=limit, metavar="N", help="print at most N messages")
     queue.add_argument("--payload", action="store_true", help="print payloads")
+    show.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    for parser in (top, queue):
+        parser.add_argument("-o", "--output", choices=OUTPUTS, default="table")
     for parser, run in (
         (listing, run_session_list),
         (show, run_session_show),
@@ -68,11 +76,13 @@ def add(commands: Commands) -> None:
         (queue, run_session_queue),
     ):
         add_config_flags(parser)
-        outputs = ("table", "json") if parser is show else ("table", "json", "csv")
-        parser.add_argument("-o", "--output", choices=outputs, default="table")
         parser.set_defaults(run=run)
     purge.add(actions.add_parser("purge", help="drop what waits for a session, and keep it"))
-    deletion.add(actions.add_parser("delete", help="end sessions, with all that waits for them"))
+    deletion.add(
+        actions.add_parser(
+            "delete", aliases=["expire"], help="end sessions, with all that waits for them"
+        )
+    )
 
 
 def _filter(text: str) -> str:
@@ -91,13 +101,11 @@ def run_session_list(options: argparse.Namespace) -> int:
     """Print the sessions of a data directory, whether its broker runs or not."""
     from broker.operations.sessions import ranking
 
-    pattern: str | None = options.match
-    wanted = None if pattern is None else (lambda name: fnmatchcase(name, pattern))
     with_bytes = options.bytes or options.sort == ranking.BYTES
     damage = _Damage()
     with open_inventory(options) as inventory:
         reports = inventory.sessions(
-            wanted=wanted,
+            wanted=_wanted(options),
             is_offline=options.offline,
             with_bytes=options.sort == ranking.BYTES or (with_bytes and _is_unsorted(options)),
             damaged=damage,
@@ -115,6 +123,12 @@ def run_session_list(options: argparse.Namespace) -> int:
             )
         _print_sessions(inventory, reports, options.output, with_bytes=with_bytes)
     return damage.exit_code
+
+
+def _wanted(options: argparse.Namespace) -> Callable[[str], bool] | None:
+    """Return which client ids `--match` asks for, None: all."""
+    pattern: str | None = options.match
+    return None if pattern is None else (lambda name: fnmatchcase(name, pattern))
 
 
 def _is_unsorted(options: argparse.Namespace) -> bool:
@@ -144,7 +158,8 @@ def run_session_top(options: argparse.Namespace) -> int:
     every, shown = ranking.Totals(), ranking.Totals()
     by_bytes = options.by == ranking.BYTES
     with open_inventory(options) as inventory:
-        reports = every.counting(inventory.sessions(with_bytes=by_bytes, damaged=damage))
+        found = inventory.sessions(wanted=_wanted(options), with_bytes=by_bytes, damaged=damage)
+        reports = every.counting(found)
         first = ranking.ranked(
             inventory, reports, options.by, options.limit, with_bytes=True, damaged=damage
         )

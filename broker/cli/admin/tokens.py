@@ -16,12 +16,25 @@ from broker.cli.command import (
     load_config,
     print_lines,
 )
+from broker.cli.looking import lists
+from broker.operations.looking.listing import Listing
 
 if TYPE_CHECKING:
     from broker.admin.access.tokens import Tokens
 
 ROLES: Final = ("viewer", "operator", "admin")  # as `broker.admin.access.roles` has them
 EXPIRES_DAYS_MAX: Final = 3660
+TOKENS: Final = Listing(
+    (
+        ("NAME", "name"),
+        ("ROLE", "role"),
+        ("PAYLOADS", "payloads"),
+        ("CREATED_AT", "created_at"),
+        ("EXPIRES_AT", "expires_at"),
+        ("EXPIRED", "expired"),
+    ),
+    name="name",
+)
 
 
 def add(commands: Commands) -> None:
@@ -35,7 +48,7 @@ def add(commands: Commands) -> None:
         "--expires", metavar="TIME", type=_expiry, required=True, help="90d, 12h: it ends then"
     )
     listing = actions.add_parser("list", help="print who has which role, and until when")
-    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    lists.add_options(listing, TOKENS.orders, match="names")
     remove = actions.add_parser("remove", help="end a token at once")
     remove.add_argument("name", metavar="NAME")
     for parser, run in ((new, run_add), (listing, run_list), (remove, run_remove)):
@@ -97,7 +110,7 @@ def run_list(options: argparse.Namespace) -> int:
         ]
     except AccessFileError as problem:
         raise CommandError(str(problem)) from None
-    print_rows(rows, ("name", "role", "payloads", "created_at", "expires_at", "expired"), options)
+    lists.print_list(TOKENS, options, rows)
     return EXIT_OK
 
 
@@ -117,22 +130,3 @@ def moment(wall_ms: int) -> str:
     """Return a wall-clock time, ms since 1970, as text."""
     text = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
     return text.replace("+00:00", "Z")
-
-
-def print_rows(
-    rows: list[dict[str, object]], names: tuple[str, ...], options: argparse.Namespace
-) -> None:
-    """Print rows as the option --output says."""
-    from broker.operations.sessions import columns
-
-    if options.output == "json":
-        print_lines(columns.json_lines(rows))
-    elif options.output == "csv":
-        print_lines(columns.csv_lines(names, rows))
-    else:
-        words = {True: "yes", False: "no"}
-        cells = (
-            [words[value] if isinstance(value := row[name], bool) else str(value) for name in names]
-            for row in rows
-        )
-        print_lines(columns.table([name.upper() for name in names], cells))

@@ -6,9 +6,9 @@ They are not the users of MQTT, which `holdfast passwd` has. Must stay quick to 
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from broker.cli.admin.tokens import ROLES, moment, print_rows
+from broker.cli.admin.tokens import ROLES, moment
 from broker.cli.command import (
     EXIT_OK,
     CommandError,
@@ -17,9 +17,16 @@ from broker.cli.command import (
     load_config,
     print_lines,
 )
+from broker.cli.looking import lists
+from broker.operations.looking.listing import Listing
 
 if TYPE_CHECKING:
     from broker.admin.access.users import Users
+
+USERS: Final = Listing(
+    (("NAME", "name"), ("ROLE", "role"), ("PAYLOADS", "payloads"), ("CHANGED_AT", "changed_at")),
+    name="name",
+)
 
 
 def add(commands: Commands) -> None:
@@ -38,7 +45,7 @@ def add(commands: Commands) -> None:
         "--keep-password", action="store_true", help="change the role and payloads alone"
     )
     listing = actions.add_parser("list", help="print who has which role")
-    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    lists.add_options(listing, USERS.orders, match="names")
     remove = actions.add_parser("remove", help="remove a user, who is logged out at once")
     remove.add_argument("name", metavar="NAME")
     for parser, run in (
@@ -120,7 +127,7 @@ def run_list(options: argparse.Namespace) -> int:
         ]
     except AccessFileError as problem:
         raise CommandError(str(problem)) from None
-    print_rows(rows, ("name", "role", "payloads", "changed_at"), options)
+    lists.print_list(USERS, options, rows)
     return EXIT_OK
 
 

@@ -15,23 +15,26 @@ from broker.cli.command import (
     add_config_flags,
     age,
     client_id,
-    limit,
     print_lines,
 )
+from broker.cli.looking import lists
+from broker.operations.looking.listing import Listing
 
 if TYPE_CHECKING:
     from broker.operations.control_socket import Request
 
-# Title and field of each column of the table; the other formats have all fields.
-COLUMNS: Final = (
-    ("KIND", "kind"),
-    ("VALUE", "value"),
-    ("SINCE", "since"),
-    ("UNTIL", "until"),
-    ("BY", "by"),
-    ("REASON", "reason"),
+BANS: Final = Listing(
+    (
+        ("KIND", "kind"),
+        ("VALUE", "value"),
+        ("SINCE", "since"),
+        ("UNTIL", "until"),
+        ("BY", "by"),
+        ("REASON", "reason"),
+    ),
+    name="value",
+    fields=("kind", "value", "since", "until", "left_seconds", "by", "reason"),
 )
-FIELDS: Final = ("kind", "value", "since", "until", "left_seconds", "by", "reason")
 
 
 def add(clients: Commands) -> None:
@@ -48,9 +51,7 @@ def add(clients: Commands) -> None:
     adding.add_argument("--reason", metavar="TEXT", default="", help="for the list and the history")
     add_confirmation(adding)
     listing = actions.add_parser("list", help="print the bans that are not over")
-    listing.add_argument("--match", metavar="GLOB", default="*", help="only these values")
-    listing.add_argument("--limit", metavar="N", type=limit, help="at most so many")
-    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    lists.add_options(listing, BANS.orders, match="client ids, users or addresses")
     removing = actions.add_parser("remove", help="let them connect again")
     _add_banned(removing)
     removing.add_argument("--reason", metavar="TEXT", default="", help="for the history")
@@ -90,32 +91,16 @@ def run_add(options: argparse.Namespace) -> int:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the bans by kind and value."""
-    from broker.operations.sessions import columns
-
-    found = list(_bans(options))
-    if options.output == "json":
-        print_lines(columns.json_lines(found))
-    elif options.output == "csv":
-        print_lines(columns.csv_lines(FIELDS, found))
-    else:
-        rows = ([str(row[name]) or "-" for _, name in COLUMNS] for row in found)
-        print_lines(columns.table([title for title, _ in COLUMNS], rows))
+    """Print the bans, by kind and value where no order is asked for."""
+    lists.print_list(BANS, options, _bans(options))
     return EXIT_OK
 
 
 def _bans(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from fnmatch import fnmatchcase
-
-    after, left = "", options.limit
+    after = ""
     while True:
         answer = ask_broker(options, {"do": "ban_list", "after": after})
-        for row in json.loads(answer["bans"]):
-            if fnmatchcase(str(row["value"]), options.match):
-                yield row
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
+        yield from json.loads(answer["bans"])
         after = answer["after"]
         if not after:
             return

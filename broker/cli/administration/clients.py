@@ -10,26 +10,38 @@ from typing import Any, Final
 
 from broker.cli.administration import bans
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, limit, print_lines
+from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, print_lines
+from broker.cli.looking import lists
+from broker.operations.looking.listing import Listing, cell
 
-# Title and field of each column of the table; the other formats have all fields.
-COLUMNS: Final = (
-    ("CLIENT_ID", "client_id"),
-    ("USER", "user"),
-    ("LISTENER", "listener"),
-    ("ADDRESS", "address"),
-    ("MQTT", "protocol_version"),
-    ("CONNECTED_S", "connected_seconds"),
-    ("DURABLE", "durable"),
-    ("SUBSCRIPTIONS", "subscriptions"),
-    ("IN_FLIGHT", "in_flight"),
-)
-FIELDS: Final = (
-    *("client_id", "user", "listener", "address", "protocol_version", "keep_alive_seconds"),
-    *("connected_seconds", "durable", "session_expiry_interval", "subscriptions", "in_flight"),
-    *("lagging", "will_topic"),
-)
 VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+def _version(level: int) -> str:
+    return VERSIONS.get(level, str(level))
+
+
+# The table has some fields, the other formats have all.
+CLIENTS: Final = Listing(
+    (
+        ("CLIENT_ID", "client_id"),
+        ("USER", "user"),
+        ("LISTENER", "listener"),
+        ("ADDRESS", "address"),
+        ("MQTT", "protocol_version"),
+        ("CONNECTED_S", "connected_seconds"),
+        ("DURABLE", "durable"),
+        ("SUBSCRIPTIONS", "subscriptions"),
+        ("IN_FLIGHT", "in_flight"),
+    ),
+    name="client_id",
+    fields=(
+        *("client_id", "user", "listener", "address", "protocol_version", "keep_alive_seconds"),
+        *("connected_seconds", "durable", "session_expiry_interval", "subscriptions", "in_flight"),
+        *("lagging", "will_topic"),
+    ),
+    cells={"protocol_version": _version},
+)
 
 
 def add(commands: Commands) -> None:
@@ -38,8 +50,9 @@ def add(commands: Commands) -> None:
     )
     actions = client.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print the clients that are connected")
-    listing.add_argument("--match", metavar="GLOB", default="*", help="only these client ids")
-    listing.add_argument("--limit", metavar="N", type=limit, help="at most so many")
+    lists.add_options(
+        listing, CLIENTS.orders, match="client ids such as 'sensor-*'", default="client_id"
+    )
     show = actions.add_parser("show", help="print one connected client")
     kick = actions.add_parser(
         "kick", help="end a client's connection; its session stays, its will is published"
@@ -52,47 +65,24 @@ def add(commands: Commands) -> None:
         add_config_flags(parser)
         parser.set_defaults(run=run)
     bans.add(actions)
-    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
     show.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the clients that are connected, by client id."""
-    from broker.operations.sessions import columns
-
-    found = []
-    for row in _pages(options):
-        found.append(row)
-        if len(found) == options.limit:
-            break
-    found.sort(key=lambda row: str(row["client_id"]))
-    if options.output == "json":
-        print_lines(columns.json_lines(found))
-    elif options.output == "csv":
-        print_lines(columns.csv_lines(FIELDS, found))
-    else:
-        rows = ([_cell(name, row[name]) for _, name in COLUMNS] for row in found)
-        print_lines(columns.table([title for title, _ in COLUMNS], rows))
+    """Print the clients that are connected."""
+    lists.print_list(CLIENTS, options, _pages(options))
     return EXIT_OK
 
 
 def _pages(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     page = 0
     while True:
-        request = {"do": "client_list", "page": str(page), "match": options.match}
+        request = {"do": "client_list", "page": str(page), "match": options.match or "*"}
         answer = ask_broker(options, request)
         yield from json.loads(answer["clients"])
         if not answer["more"]:
             return
         page += 1
-
-
-def _cell(name: str, value: object) -> str:
-    if name == "protocol_version" and isinstance(value, int):
-        return VERSIONS.get(value, str(value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value in (None, "") else str(value)
 
 
 def run_show(options: argparse.Namespace) -> int:
@@ -105,7 +95,8 @@ def run_show(options: argparse.Namespace) -> int:
     from broker.history.text import printable
 
     filters = row.pop("topic_filters")
-    lines = [f"{name:<24} {printable(_cell(name, value))}" for name, value in row.items()]
+    row["protocol_version"] = _version(row["protocol_version"])
+    lines = [f"{name:<24} {printable(cell(value))}" for name, value in row.items()]
     lines += [f"  {printable(each['topic_filter'])}  qos={each['qos']}" for each in filters]
     if len(filters) < row["subscriptions"]:
         lines.append(f"  and {row['subscriptions'] - len(filters)} more")

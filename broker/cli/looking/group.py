@@ -4,10 +4,17 @@ Must stay quick to import, as `broker.cli.main` must.
 """
 
 import argparse
+from itertools import chain
+from typing import Final
 
 from broker.cli.command import CommandError, Commands, add_config_flags, share_name, topic_filter
-from broker.cli.looking import group_purge
+from broker.cli.looking import group_purge, lists
 from broker.cli.looking.opening import look, print_found
+
+# The columns of `broker.operations.looking.groups_report`, which a parser must not import.
+ORDERS: Final = (
+    *("name", "filter", "members", "connected", "waiting", "returned", "in_flight", "bytes"),
+)
 
 
 def add(commands: Commands) -> None:
@@ -20,8 +27,9 @@ def add(commands: Commands) -> None:
     show = actions.add_parser("show", help="print one group with its members")
     show.add_argument("share_name", type=share_name, metavar="NAME")
     show.add_argument("topic_filter", type=topic_filter, metavar="FILTER")
+    lists.add_options(listing, ORDERS, match="names of groups")
+    show.add_argument("-o", "--output", choices=("table", "json"), default="table")
     for parser, run in ((listing, run_list), (show, run_show)):
-        parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
         add_config_flags(parser)
         parser.set_defaults(run=run)
     group_purge.add(actions.add_parser("purge", help="drop what waits for a group, and keep it"))
@@ -33,10 +41,12 @@ def run_list(options: argparse.Namespace) -> int:
     from broker.operations.looking.shared_groups import SharedGroups
 
     with look(options) as (store, time, problems):
-        groups = SharedGroups(store, problems, with_bytes=options.bytes).all(time.now_ms)
-        if options.output == "json":
-            return print_found(groups_report.as_json(groups), problems)
-        return print_found(groups_report.as_table(groups), problems)
+        with_bytes = options.bytes or options.sort == "bytes"
+        groups = SharedGroups(store, problems, with_bytes=with_bytes).all(time.now_ms)
+        lines = groups_report.GROUPS.lines(lists.asked(options), map(groups_report.fields, groups))
+        if options.output == "table":
+            lines = chain(lines, ["", groups_report.NOT_LISTED])
+        return print_found(lines, problems)
 
 
 def run_show(options: argparse.Namespace) -> int:

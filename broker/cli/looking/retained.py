@@ -5,24 +5,24 @@ Must stay quick to import, as `broker.cli.main` must.
 
 import argparse
 from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
-    limit,
     topic_filter,
     topic_name,
 )
-from broker.cli.looking import retained_deletion
+from broker.cli.looking import lists, retained_deletion
 from broker.cli.looking.opening import look, print_found
 
 if TYPE_CHECKING:
     from broker.operations.looking.retained_messages import RetainedMessages
-    from broker.operations.looking.store_time import StoreTime
     from mqtt.message import Message
+
+# The columns of `broker.operations.looking.retained_report`, which a parser must not import.
+ORDERS: Final = ("topic", "bytes", "qos", "stored_at", "expires_at", "publisher")
 
 
 def add(commands: Commands) -> None:
@@ -30,10 +30,9 @@ def add(commands: Commands) -> None:
     actions = retained.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print their topics, sizes and times")
     listing.add_argument(
-        "--match", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
+        "--topic", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
     )
-    listing.add_argument("--limit", metavar="N", type=limit, help="at most so many")
-    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    lists.add_options(listing, ORDERS, match="topics such as '*/temperature'")
     show = actions.add_parser("show", help="print the one of a topic with its payload")
     show.add_argument("topic", type=topic_name, metavar="TOPIC")
     show.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -50,27 +49,20 @@ def run_list(options: argparse.Namespace) -> int:
 
     with look(options) as (store, time, problems):
         retained = RetainedMessages(store, time.now_ms, problems)
-        messages = retained.matching(options.match)
-        shown = islice(messages, options.limit)
-        if options.output == "json":
-            return print_found(retained_report.as_json(time, shown), problems)
-        if options.output == "csv":
-            return print_found(retained_report.as_csv(time, shown), problems)
-        return print_found(_table(time, shown, messages, retained), problems)
+        messages = retained.matching(options.topic)
+        rows = (retained_report.fields(time, message) for message in messages)
+        lines = retained_report.RETAINED.lines(lists.asked(options), rows)
+        if options.output == "table":
+            lines = _with_expired(lines, messages, retained)
+        return print_found(lines, problems)
 
 
-def _table(
-    time: "StoreTime",
-    shown: "Iterator[Message]",
-    messages: "Iterator[Message]",
-    retained: "RetainedMessages",
+def _with_expired(
+    lines: Iterator[str], messages: "Iterator[Message]", retained: "RetainedMessages"
 ) -> Iterator[str]:
-    from broker.operations.looking import retained_report
-
-    yield from retained_report.as_table(time, shown)
-    if next(messages, None) is not None:
-        yield "there are more: --limit says how many are printed"
-    elif retained.expired_count:
+    """Yield the lines, and where all messages were read how many have expired."""
+    yield from lines
+    if next(messages, None) is None and retained.expired_count:
         yield f"{retained.expired_count} have expired, and are sent to nobody"
 
 

@@ -23,7 +23,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("topic", type=topic_name, metavar="TOPIC", nargs="?")
     which.add_argument(
-        "--match", metavar="FILTER", type=topic_filter, help="all topics that this filter matches"
+        "--topic",
+        dest="topic_filter",
+        metavar="FILTER",
+        type=topic_filter,
+        help="all topics that this filter matches",
     )
     parser.add_argument("--reason", metavar="TEXT", default="", help="for the history")
     parser.add_argument("--dry-run", action="store_true", help="only print their topics")
@@ -40,9 +44,10 @@ def run(options: argparse.Namespace) -> int:
         what = {"topic": options.topic}
         confirm(options, f"Delete the retained message on {options.topic!r}?")
     else:
-        what = {"topic_filter": options.match}
+        what = {"topic_filter": options.topic_filter}
         confirm(
-            options, f"Delete the retained messages of all topics that match {options.match!r}?"
+            options,
+            f"Delete the retained messages of all topics that match {options.topic_filter!r}?",
         )
     request = {"do": "retained_delete", "reason": options.reason, **what}
     deleted = ask_broker(options, request)["deleted"]
@@ -51,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError(f"no retained message on {options.topic!r}")
         print_lines([f"{options.topic!r}: its retained message is deleted"])
     else:
-        print_lines([f"{options.match!r}: {deleted} retained messages are deleted"])
+        print_lines([f"{options.topic_filter!r}: {deleted} retained messages are deleted"])
     return EXIT_OK
 
 
@@ -63,7 +68,7 @@ def _show(options: argparse.Namespace) -> int:
     with look(options) as (store, time, problems):
         retained = RetainedMessages(store, time.now_ms, problems)
         count = 0
-        for message in retained.matching(options.topic or options.match):
+        for message in retained.matching(options.topic or options.topic_filter):
             count += 1
             print_lines([f"{printable(message.topic)}  {len(message.payload)} bytes"])
         status = print_found([f"{count} retained messages would be deleted"], problems)

@@ -4,9 +4,14 @@ Must stay quick to import, as `broker.cli.main` must.
 """
 
 import argparse
+from typing import Final
 
 from broker.cli.command import Commands, add_config_flags, topic_name
+from broker.cli.looking import lists
 from broker.cli.looking.opening import look, print_found
+
+# The columns of `broker.operations.looking.topic_report`, which a parser must not import.
+ORDERS: Final = (*("kind", "name", "filter", "qos", "no_local", "connected", "members", "gets_it"),)
 
 
 def add(commands: Commands) -> None:
@@ -14,7 +19,7 @@ def add(commands: Commands) -> None:
     actions = topic.add_subparsers(dest="action", required=True, metavar="ACTION")
     who = actions.add_parser("who", help="print the stored sessions and shared groups that get it")
     who.add_argument("topic", type=topic_name, metavar="TOPIC")
-    who.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    lists.add_options(who, ORDERS, match="client ids and names of groups")
     add_config_flags(who)
     who.set_defaults(run=run_who)
 
@@ -26,6 +31,4 @@ def run_who(options: argparse.Namespace) -> int:
 
     with look(options) as (store, _, problems):
         readers = TopicReaders(store, options.topic, problems)
-        if options.output == "json":
-            return print_found(topic_report.as_json(readers), problems)
-        return print_found(topic_report.as_table(readers), problems)
+        return print_found(topic_report.lines(lists.asked(options), readers), problems)

@@ -21,12 +21,25 @@ from broker.cli.command import (
     topic_filter,
     whole_number,
 )
+from broker.cli.looking import lists
+from broker.operations.looking.listing import Listing
 
 READ_S: Final = 0.2  # between two readings
 FOR_MS: Final = 10 * 60_000
 PAYLOAD_BYTES: Final = 64
 ARROWS: Final = {"in": "->", "out": "<-", "": "  "}
 MARKS: Final = "-> from the client, <- to the client"
+TRACES: Final = Listing(
+    (
+        ("TRACE", "trace"),
+        ("KIND", "kind"),
+        ("VALUE", "value"),
+        ("BY", "by"),
+        ("SECONDS_LEFT", "seconds_left"),
+        ("LINES_WAITING", "lines_waiting"),
+    ),
+    name="value",
+)
 
 
 def add(commands: Commands) -> None:
@@ -51,7 +64,7 @@ def add(commands: Commands) -> None:
         add_config_flags(parser)
         parser.set_defaults(run=run)
     listing = actions.add_parser("list", help="print the traces that are on")
-    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    lists.add_options(listing, TRACES.orders, match="client ids, filters or addresses")
     stop = actions.add_parser("stop", help="end a trace")
     stop.add_argument("number", type=whole_number, metavar="NUMBER")
     for parser, does in ((listing, run_list), (stop, run_stop)):
@@ -143,17 +156,8 @@ def moment(ms: int) -> str:
 
 def run_list(options: argparse.Namespace) -> int:
     """Print the traces that are on."""
-    from broker.operations.sessions import columns
-
     rows = json.loads(ask_broker(options, {"do": "trace_list"})["traces"])
-    names = ("trace", "kind", "value", "by", "seconds_left", "lines_waiting")
-    if options.output == "json":
-        print_lines(columns.json_lines(rows))
-    elif options.output == "csv":
-        print_lines(columns.csv_lines(names, rows))
-    else:
-        header = [name.upper() for name in names]
-        print_lines(columns.table(header, ([str(row[name]) for name in names] for row in rows)))
+    lists.print_list(TRACES, options, rows)
     return EXIT_OK
 
 

@@ -1,20 +1,39 @@
-"""Shared groups as text: a table or JSON. `broker.cli.looking.group` prints it.
+"""Shared groups as text: a list, or one in full. `broker.cli.looking.group` prints it.
 
 Read next: `broker.operations.looking.shared_groups`.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from broker.history.text import printable
+from broker.operations.looking.listing import Listing
 from broker.operations.looking.shared_groups import Member, SharedGroup
 from broker.operations.sessions.columns import table
 
 COLUMNS: Final = (
-    "NAME", "FILTER", "MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT", "BYTES",
-)  # fmt: skip
-NUMBERS: Final = ("MEMBERS", "CONNECTED", "WAITING", "RETURNED", "IN_FLIGHT", "BYTES")
+    ("NAME", "share_name"),
+    ("FILTER", "topic_filter"),
+    ("MEMBERS", "members"),
+    ("CONNECTED", "connected"),
+    ("WAITING", "waiting"),
+    ("RETURNED", "returned"),
+    ("IN_FLIGHT", "in_flight"),
+    ("BYTES", "bytes"),
+)
+
+
+def _waiting(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+GROUPS: Final = Listing(
+    COLUMNS,
+    name="share_name",
+    fields=("share_name", "topic_filter", "position", *(field for _, field in COLUMNS[2:])),
+    cells={"waiting": _waiting},
+)
 MEMBER_COLUMNS: Final = ("CLIENT_ID", "QOS", "CONNECTED", "IN_FLIGHT")
 # The broker keeps no rows of these.
 NOT_LISTED: Final = (
@@ -23,34 +42,14 @@ NOT_LISTED: Final = (
 )
 
 
-def as_table(groups: Iterable[SharedGroup]) -> Iterator[str]:
-    """Yield a table's lines, and behind it what it does not tell."""
-    yield from table(COLUMNS, (_cells(group) for group in groups))
-    yield ""
-    yield NOT_LISTED
-
-
-def _cells(group: SharedGroup) -> tuple[str, ...]:
-    return (
-        printable(group.share_name),
-        printable(group.topic_filter),
-        str(group.members_count),
-        str(group.connected),
-        "?" if group.waiting is None else str(group.waiting),
-        str(group.owed),
-        str(group.in_flight),
-        "-" if group.size_bytes is None else str(group.size_bytes),
-    )
-
-
 def group_as_page(group: SharedGroup) -> Iterator[str]:
     """Yield everything about one group, a line each, and a table of its members."""
     names = ("share_name", "topic_filter", "position")
     found = fields(group)
     for name in names:
         yield f"{name:<12}  {printable(str(found[name]))}"
-    for title, cell in list(zip(COLUMNS, _cells(group), strict=True))[2:]:
-        yield f"{title.lower():<12}  {cell}"
+    for title, field in COLUMNS[2:]:
+        yield f"{title.lower():<12}  {GROUPS.text(field, found[field])}"
     if group.members:
         yield ""
         yield from table(MEMBER_COLUMNS, map(_member_cells, group.members))
@@ -70,16 +69,6 @@ def _member_cells(member: Member) -> tuple[str, ...]:
 def group_as_json(group: SharedGroup) -> str:
     """Return a JSON object of one group."""
     return json.dumps(fields(group), indent=2)
-
-
-def as_json(groups: Iterable[SharedGroup]) -> Iterator[str]:
-    """Yield the lines of a JSON array, a group a line."""
-    yield "["
-    comma = " "
-    for group in groups:
-        yield comma + json.dumps(fields(group))
-        comma = ","
-    yield "]"
 
 
 def fields(group: SharedGroup) -> dict[str, object]:

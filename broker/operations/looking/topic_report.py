@@ -1,26 +1,82 @@
-"""Who gets a message on a topic, as text: a table or JSON. `broker.cli.looking.topic` prints it.
+"""Who gets a message on a topic, as text. `broker.cli.looking.topic` prints it.
 
-Both are made while the subscriptions are read, so they may be long. Read next:
+It is made while the subscriptions are read, so it may be long. Read next:
 `broker.operations.looking.topic_readers`.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
-from broker.history.text import printable
+from broker.operations.looking.listing import Asked, Listing, Row
 from broker.operations.looking.topic_readers import GroupReader, TopicReaders
-from broker.operations.sessions.columns import table
 
-COLUMNS: Final = ("KIND", "NAME", "FILTER", "QOS", "NO_LOCAL", "CONNECTED", "GETS_IT")
+READERS: Final = Listing(
+    (
+        ("KIND", "kind"),
+        ("NAME", "name"),
+        ("FILTER", "topic_filter"),
+        ("QOS", "qos"),
+        ("NO_LOCAL", "no_local"),
+        ("CONNECTED", "connected"),
+        ("MEMBERS", "members"),
+        ("GETS_IT", "gets"),
+    ),
+    name="name",
+)
 CLEAN_SESSIONS: Final = (
     "clean sessions are only in the memory of the running broker and are not listed"
 )
 
 
-def as_table(readers: TopicReaders) -> Iterator[str]:
-    """Yield a table's lines, and behind it lines with the counts."""
-    yield from table(COLUMNS, _cells(readers))
+def lines(asked: Asked, readers: TopicReaders) -> Iterator[str]:
+    """Yield the lines of what is asked for; all subscriptions are read, however few are shown."""
+    rows = _rows(readers)
+    if asked.output == "json":
+        yield from _json(asked, readers, rows)
+        return
+    yield from READERS.lines(asked, rows)
+    if asked.output == "table":
+        yield from _counts(readers, rows)
+
+
+def _rows(readers: TopicReaders) -> Iterator[Row]:
+    """Yield sessions as they are read, and behind them groups."""
+    for session in readers.sessions():
+        yield {
+            "kind": "session",
+            "name": session.client_id,
+            "topic_filter": session.topic_filter,
+            "qos": str(session.qos),
+            "no_local": session.no_local,
+            "connected": session.is_connected,
+            "members": None,
+            "gets": session.gets,
+        }
+    for group in readers.groups.values():
+        yield {
+            "kind": "group",
+            "name": group.share_name,
+            "topic_filter": group.topic_filter,
+            "qos": _qos(group),
+            "no_local": None,
+            "connected": group.connected,
+            "members": group.members,
+            "gets": group.gets,
+        }
+
+
+def _qos(group: GroupReader) -> str:
+    if group.qos_min == group.qos_max:
+        return str(group.qos_max)
+    return f"{group.qos_min}-{group.qos_max}"
+
+
+def _counts(readers: TopicReaders, rest: Iterator[Row]) -> Iterator[str]:
+    """Yield the lines behind the table; what was not shown is read for them."""
+    deque(rest, maxlen=0)
     yield ""
     groups = readers.groups.values()
     members = sum(group.members for group in groups)
@@ -35,64 +91,14 @@ def as_table(readers: TopicReaders) -> Iterator[str]:
     yield CLEAN_SESSIONS
 
 
-def _cells(readers: TopicReaders) -> Iterator[tuple[str, ...]]:
-    for session in readers.sessions():
-        yield (
-            "session",
-            printable(session.client_id),
-            printable(session.topic_filter),
-            str(session.qos),
-            "yes" if session.no_local else "no",
-            "yes" if session.is_connected else "no",
-            session.gets,
-        )
-    for group in readers.groups.values():
-        yield (
-            "group",
-            printable(group.share_name),
-            printable(group.topic_filter),
-            _qos(group),
-            "-",
-            f"{group.connected} of {group.members}",
-            group.gets,
-        )
-
-
-def _qos(group: GroupReader) -> str:
-    if group.qos_min == group.qos_max:
-        return str(group.qos_max)
-    return f"{group.qos_min}-{group.qos_max}"
-
-
-def as_json(readers: TopicReaders) -> Iterator[str]:
+def _json(asked: Asked, readers: TopicReaders, rows: Iterator[Row]) -> Iterator[str]:
     """Yield the lines of one JSON object; a session or a group is a line."""
-    yield f'{{"topic": {json.dumps(readers.topic)}, "sessions": ['
+    yield f'{{"topic": {json.dumps(readers.topic)}, "readers": ['
     comma = " "
-    for session in readers.sessions():
-        row: dict[str, object] = {
-            "client_id": session.client_id,
-            "topic_filter": session.topic_filter,
-            "qos": session.qos,
-            "no_local": session.no_local,
-            "connected": session.is_connected,
-            "gets": session.gets,
-        }
+    for row in islice(READERS.matching(asked, rows), asked.limit):
         yield comma + json.dumps(row)
         comma = ","
-    yield '], "groups": ['
-    comma = " "
-    for group in readers.groups.values():
-        row = {
-            "share_name": group.share_name,
-            "topic_filter": group.topic_filter,
-            "qos_min": group.qos_min,
-            "qos_max": group.qos_max,
-            "members": group.members,
-            "connected": group.connected,
-            "gets": group.gets,
-        }
-        yield comma + json.dumps(row)
-        comma = ","
+    deque(rows, maxlen=0)
     counts = {
         "sessions": readers.sessions_count,
         "sessions_connected": readers.sessions_connected,

@@ -32,6 +32,8 @@ def test_clients_are_listed_shown_and_kicked(run: Run, start: Callable[..., Brok
     header, one, _ = ask("list", "-o", "csv").stdout.splitlines()
     assert header.startswith("client_id,user,") and one.startswith("boat-17,anna,tcp,")
     assert len(json.loads(ask("list", "-o", "json", "--limit", "1").stdout)) == 1
+    _, last, more = ask("list", "--sort", "user", "--limit", "1").stdout.splitlines()
+    assert last.startswith("boat-17 ") and more.startswith("there are more")
     assert ask("list", "--limit", "0").returncode == 2
     shown = ask("show", "boat-17").stdout
     assert "user                     anna\n" in shown

@@ -1,5 +1,6 @@
 """`holdfast group` tells of shared groups, their broker running or not."""
 
+import csv
 import json
 from collections.abc import Callable
 
@@ -34,6 +35,12 @@ def test_groups_are_listed_with_what_waits_and_past_a_damaged_row(
             ["night", "a/#", "1", "0", "2", "0", "0", "-"],
             ["work", "b", "1", "0", "0", "0", "0", "-"],
         ]
+        filled = run("group", "list", "--sort", "waiting", "--limit", "1", *where).stdout
+        assert [line.split()[0] for line in filled.splitlines()[:3]] == ["NAME", "night", "there"]
+        (row,) = csv.DictReader(
+            run("group", "list", "--match", "w*", "-o", "csv", *where).stdout.splitlines()
+        )
+        assert (row["share_name"], row["waiting"]) == ("work", "0")
         counted = run("group", "list", "--bytes", *where).stdout.splitlines()
         assert [line.split()[-1] for line in counted[1:3]] == ["8", "0"]
         page = run("group", "show", "night", "a/#", *where)

@@ -28,7 +28,7 @@ def test_messages_are_listed_and_shown_past_a_damaged_and_an_expired_row(
     publisher.publish("b", "2", retain=True)
     where = ("--data-dir", str(broker.data_dir))
     for _ in range(2):
-        table = run("retained", "list", "--match", "a/+", *where)
+        table = run("retained", "list", "--topic", "a/+", *where)
         assert (table.returncode, table.stderr) == (0, "")
         cells = [line.split() for line in table.stdout.splitlines()[1:]]
         assert [(row[0], row[1], row[2], row[5]) for row in cells] == [
@@ -78,13 +78,16 @@ def test_a_limit_says_that_there_are_more(run: Run, start: Callable[..., BrokerP
     assert [line.split()[0] for line in whole] == ["TOPIC", "a", "b"]
     told = run("retained", "list", "--limit", "1", "-o", "json", *where)
     assert [row["topic"] for row in json.loads(told.stdout)] == ["a"]
+    publisher.publish("c/long", "123", retain=True)
+    sized = run("retained", "list", "--sort", "bytes", "--match", "[bc]*", "-o", "csv", *where)
+    assert [line.split(",")[0] for line in sized.stdout.splitlines()] == ["topic", "c/long", "b"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("list", "--match", "a/#/b"), "must be last"),
-        (("list", "--match", "$share/g/a"), "not shared"),
+        (("list", "--topic", "a/#/b"), "must be last"),
+        (("list", "--topic", "$share/g/a"), "not shared"),
         (("list", "--limit", "0"), "expected 1 or more"),
         (("list", "--limit", "\u0663"), "expected a whole number"),
         (("show", "a/+"), "wildcards are for filters"),

@@ -22,22 +22,22 @@ def test_retained_messages_are_deleted(run: Run, start: Callable[..., BrokerProc
         keeper.send(Publish(topic, b"kept", 1, packet_id=number, retain=True))
         keeper.expect(Puback)
 
-    dry = delete("--match", "b/#", "--dry-run")
+    dry = delete("--topic", "b/#", "--dry-run")
     assert dry.stdout == "b/c  4 bytes\nb/d  4 bytes\n2 retained messages would be deleted\n"
     assert delete("x", "--dry-run").returncode == 1
     assert "Delete the retained message on 'a'? Nothing was done: say --yes" in complaint(
         delete("a"), 2
     )
-    assert "all topics that match 'b/#'?" in complaint(delete("--match", "b/#"), 2)
+    assert "all topics that match 'b/#'?" in complaint(delete("--topic", "b/#"), 2)
     assert delete("a", "--yes", "--reason", "wrong").stdout == (
         "'a': its retained message is deleted\n"
     )
-    assert delete("--match", "b/#", "--yes").stdout == "'b/#': 2 retained messages are deleted\n"
-    assert delete("--match", "b/#", "--yes").stdout == "'b/#': 0 retained messages are deleted\n"
+    assert delete("--topic", "b/#", "--yes").stdout == "'b/#': 2 retained messages are deleted\n"
+    assert delete("--topic", "b/#", "--yes").stdout == "'b/#': 0 retained messages are deleted\n"
     assert "no retained message on 'a'" in complaint(delete("a", "--yes"), 1)
 
     broker.crash().restart()
     listed = run("retained", "list", *where).stdout.splitlines()
     assert [line.split()[0] for line in listed] == ["TOPIC", "e"]
-    assert delete().returncode == 2 and delete("a", "--match", "b").returncode == 2
-    assert delete("a/+").returncode == 2 and delete("--match", "$share/g/a").returncode == 2
+    assert delete().returncode == 2 and delete("a", "--topic", "b").returncode == 2
+    assert delete("a/+").returncode == 2 and delete("--topic", "$share/g/a").returncode == 2

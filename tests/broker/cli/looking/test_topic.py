@@ -28,14 +28,19 @@ def test_readers_are_listed_while_the_broker_runs_and_after_it_was_killed(
         table = run("topic", "who", "a/x", *where)
         assert (table.returncode, table.stderr) == (0, "")
         assert [line.split() for line in table.stdout.splitlines()[1:5]] == [
-            ["session", "boat\\x1b[31m", "a/#", "1", "no", "no", "later"],
-            ["session", "boat\\x1b[31m", "a/x", "1", "no", "no", "later"],
-            ["session", "online", "a/+", "2", "no", "yes", "now"],
-            ["group", "g", "a/x", "2", "-", "1", "of", "1", "now"],
+            ["session", "boat\\x1b[31m", "a/#", "1", "no", "no", "-", "later"],
+            ["session", "boat\\x1b[31m", "a/x", "1", "no", "no", "-", "later"],
+            ["session", "online", "a/+", "2", "no", "yes", "-", "now"],
+            ["group", "g", "a/x", "2", "-", "1", "1", "now"],
         ]
         assert table.stdout.splitlines()[-1].startswith("clean sessions are only in the memory")
         told = json.loads(run("topic", "who", "$SYS/x", "-o", "json", *where).stdout)
-        assert [row["topic_filter"] for row in told["sessions"]] == ["$SYS/#"]
+        assert [row["topic_filter"] for row in told["readers"]] == ["$SYS/#"]
+        picked = run("topic", "who", "a/x", "--match", "boat*", "--limit", "1", "-o", "csv", *where)
+        assert [line.split(",")[2] for line in picked.stdout.splitlines()] == [
+            "topic_filter",
+            "a/#",
+        ]
         if broker.is_running():
             broker.kill()
 
