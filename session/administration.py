@@ -150,22 +150,35 @@ class Administration:
         *,
         older_ms: int = 0,
         topic: str | None = None,
+        kick: bool = False,
     ) -> Purge | None:
         """Begin to drop what waits for a session whose client is away; None if it has none.
 
         Messages younger than `older_ms` are kept, those that the valid topic filter `topic` does
         not match, and what is in flight. It is done in slices; what is dropped so far is durable
-        with the commit of `settled_by`. Raises `Recoverable` if the store refuses writes just now,
-        or too many purges wait, `DamagedRows` if the session's rows cannot be read.
+        with the commit of `settled_by`. With `kick` the connection of its client ends first, and
+        the client gets 0x89 when it comes back before the purge is over. Raises `Recoverable` if
+        the store refuses writes just now, or too many purges wait, `DamagedRows` if the session's
+        rows cannot be read; then the client is still connected, but in the last case.
         """
         assembly = self._assembly
         self._settle()
+        live = assembly.sessions.live.get(client_id)
+        if kick and live is not None and not self._purging.is_full:
+            session = live.session
+            if session is None or not session.is_stored or not session.expiry_interval_s:
+                return None  # it would end with its connection
+            with self._asked_by(by, reason):
+                self._end(live, "", ends_session=False)
+            self._settle()
         value = assembly.database.store.get(SESSIONS, client_id.encode())
         if value is None:
             return None
         session = assembly.sessions.decode(client_id, value)
         assembly.sessions.load_rest(session)
-        purge = self._purging.begin(session, value, _asker(by, reason), older_ms, topic)
+        purge = self._purging.begin(
+            session, value, _asker(by, reason), older_ms, topic, keeps_out=kick
+        )
         if purge is None:
             raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
         return purge

@@ -39,6 +39,7 @@ from session.routing.router import Router
 from session.scheduling.admission import Admission
 from session.scheduling.bans import Bans
 from session.scheduling.keep_alive import KeepAlive
+from session.scheduling.kept_out import KeptOut
 from session.scheduling.read_pauses import ReadPauses
 from session.scheduling.work_budget import WorkBudget
 from session.tick_writer import TickWriter
@@ -70,6 +71,7 @@ class Assembly:
         self.quota: Final = Quota(core, database)
         history = self.history = History(tick, log, settings, live, self.feed)
         self.bans: Final = Bans(core, database, history)
+        self.kept_out: Final = KeptOut()
         self.outlet: Final = FeedOutlet(
             core, database, self.feed, self.quota.extents, history.backends
         )
@@ -134,6 +136,7 @@ class Assembly:
             wills,
             self.disconnects,
             self.bans,
+            self.kept_out,
             self.silence.watch,
         )
         subscriptions = SubscribeHandler(

@@ -37,6 +37,7 @@ class Purge:
         "dropped",
         "end",
         "is_over",
+        "keeps_out",
         "session",
         "topic",
         "until_ms",
@@ -52,6 +53,7 @@ class Purge:
         end: int,
         until_ms: int,
         topic: str | None,
+        keeps_out: bool,
     ) -> None:
         self.session: Session = session
         self.value: bytes = value  # its record; another one in the store = its client was here
@@ -59,6 +61,7 @@ class Purge:
         self.end: int = end  # the last offset that may be dropped
         self.until_ms: int = until_ms  # messages accepted later are kept
         self.topic: str | None = topic  # only what this filter matches, None = everything
+        self.keeps_out: bool = keeps_out  # its client may not connect until it is over
         self.cursor: Cursor | None = None
         self.dropped: int = 0  # so far
         self.is_over: bool = False
@@ -74,19 +77,35 @@ class Purging:
         self._purges: Final[deque[Purge]] = deque()
 
     def begin(
-        self, session: Session, value: bytes, by: str, older_ms: int, topic: str | None = None
+        self,
+        session: Session,
+        value: bytes,
+        by: str,
+        older_ms: int,
+        topic: str | None = None,
+        *,
+        keeps_out: bool = False,
     ) -> Purge | None:
         """Begin to drop what waits for a session that is loaded with all its rows.
 
         `value` is its record in the store. Messages younger than `older_ms` are kept, and those
-        that the topic filter `topic` does not match. None = too many purges wait already.
+        that the topic filter `topic` does not match. With `keeps_out` the client may not connect
+        until the purge is over. None = too many purges wait already.
         """
-        if len(self._purges) >= PURGES_MAX:
+        if self.is_full:
             return None
         log = self._assembly.database.log
-        purge = Purge(session, value, by, log.end, self._tick.now - older_ms, topic)
+        until_ms = self._tick.now - older_ms
+        purge = Purge(session, value, by, log.end, until_ms, topic, keeps_out)
         self._purges.append(purge)
+        if keeps_out:
+            self._assembly.kept_out.keep(session.client_id)
         return purge
+
+    @property
+    def is_full(self) -> bool:
+        """Is there no room for one more?"""
+        return len(self._purges) >= PURGES_MAX
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
@@ -115,6 +134,8 @@ class Purging:
 
     def _end(self, purge: Purge, why: str) -> None:
         purge.is_over, purge.why = True, why
+        if purge.keeps_out:
+            self._assembly.kept_out.release(purge.session.client_id)
         if purge.dropped:
             events = self._assembly.history.sessions
             events.purged(purge.session, purge.dropped, purge.by, purge.topic)

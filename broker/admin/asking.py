@@ -193,10 +193,14 @@ class Asking:
         *,
         older_ms: int = 0,
         topic: str | None = None,
+        kick: bool = False,
         reason: str = "",
         dry_run: bool,
     ) -> records.Purged:
-        """Drop what waits for a session; durable on return. Raises `NotThere`, `ControlError`."""
+        """Drop what waits for a session; durable on return. Raises `NotThere`, `ControlError`.
+
+        With `kick` its client may be connected: it is disconnected and kept out meanwhile.
+        """
         found = await self.session(client_id)
         if dry_run:
             counted = await self._single.run(
@@ -211,6 +215,7 @@ class Asking:
             "reason": reason,
             "older_ms": str(older_ms),
             "topic": topic or "",
+            "kick": "1" if kick else "",
         }
         dropped = await self.purged((await self.ask(request, name))["purge"])
         return records.Purged(client_id, False, dropped, found.in_flight)

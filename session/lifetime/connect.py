@@ -41,6 +41,7 @@ from session.live.connection_states import (
 from session.live.tick import STALLED_CHANGES_MAX
 from session.publish.accept import Publishing
 from session.scheduling.bans import Bans
+from session.scheduling.kept_out import KeptOut
 from session.state.session import EXPIRY_NEVER, Session
 from session.state.will_record import ConnectionRecord, encode_connection
 from storage.errors import DamagedRows
@@ -75,6 +76,7 @@ class ConnectHandler:
         wills: Wills,
         disconnects: DisconnectHandler,
         bans: Bans,
+        kept_out: KeptOut,
         watch: Callable[[Connection], None],
     ) -> None:
         self._tick: Final = context.tick
@@ -86,6 +88,7 @@ class ConnectHandler:
         self._wills: Final = wills
         self._disconnects: Final = disconnects
         self._bans: Final = bans
+        self._kept_out: Final = kept_out
         self._settings: Final = context.settings
         self._counters: Final = context.counters
         self._damage: Final = context.damage
@@ -219,6 +222,9 @@ class ConnectHandler:
         client_id = connection.client_id
         if self._is_banned(connection, identity or connection.username):
             self.refuse(connection, reasons.BANNED)  # since `connect`, or by its proved name
+            return None
+        if client_id in self._kept_out:
+            self.refuse(connection, reasons.SERVER_BUSY)  # it may come back a little later
             return None
         old = self._sessions.live.get(client_id)
         if old is not None and old.connect_number > connection.connect_number:

@@ -4,6 +4,7 @@ from typing import Final
 
 import pytest
 
+from mqtt import reasons
 from session.lifetime.trimming import DROP_PAGE
 from session.purging import PURGES_MAX, TOPICS_MAX, Purge
 from storage.errors import DamagedRows, Recoverable
@@ -23,11 +24,16 @@ def away(*topic_filters: str, **settings: object) -> Broker:
 
 
 def begin(
-    broker: Broker, client_id: str = "s", *, older_ms: int = 0, topic: str | None = None
+    broker: Broker,
+    client_id: str = "s",
+    *,
+    older_ms: int = 0,
+    topic: str | None = None,
+    kick: bool = False,
 ) -> Purge:
     """Have an operator ask for a purge."""
     purge = broker.engine.administer(broker.now).purge(
-        client_id, "olga", "full", older_ms=older_ms, topic=topic
+        client_id, "olga", "full", older_ms=older_ms, topic=topic, kick=kick
     )
     assert purge is not None
     return purge
@@ -130,6 +136,70 @@ def test_a_client_that_comes_back_ends_a_purge(stays: bool) -> None:
     if not stays:
         client = broker.durable("s")
     assert client.receive_all()[-1] == numbers(2 * DROP_PAGE)[-1]
+
+
+@pytest.mark.parametrize("topic", [None, "t"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_client_that_is_kicked_for_a_purge_is_kept_out_until_it_is_over(
+    topic: str | None, version: int
+) -> None:
+    broker = Broker(max_inflight=2)
+    client = broker.durable("s", "t")
+    publish(broker, *numbers(2 * DROP_PAGE))
+    assert len(client.messages()) == 2  # unacknowledged: the rest waits
+    purge = begin(broker, topic=topic, kick=True)
+    broker.settle()
+    client.expect_closed(reasons.ADMINISTRATIVE_ACTION)
+    assert not purge.is_over
+    busy = broker.refused("s", version=version)
+    assert busy == (reasons.SERVER_BUSY if version == 5 else 3)
+    assert not finish(broker, purge).why and purge.dropped == 2 * DROP_PAGE - 2
+    publish(broker, b"later")
+    back = broker.durable("s")
+    assert back.connack is not None and back.connack.session_present
+    assert back.receive_all() == [*numbers(2), b"later"]
+
+
+def test_a_client_that_is_away_is_kept_out_as_well() -> None:
+    broker = away()
+    publish(broker, *numbers(3 * DROP_PAGE))
+    first, second = begin(broker, kick=True), begin(broker, kick=True)
+    finish(broker, first)
+    assert not second.is_over and broker.refused("s") == reasons.SERVER_BUSY
+    finish(broker, second)
+    assert broker.durable("s").receive_all() == []
+
+
+def test_nobody_is_kept_out_after_a_crash_or_a_purge_that_ends_early() -> None:
+    broker = away("+")
+    for number in range(TOPICS_MAX + 1):
+        broker.publish(f"t{number}")
+        assert finish(broker, begin(broker, topic=f"t{number}", kick=True)).dropped == (
+            number < TOPICS_MAX
+        )
+    publish(broker, b"stays")
+    begin(broker, kick=True)
+    broker.restart()
+    assert broker.durable("s").receive_all() == [b"x", b"stays"]
+
+
+def test_a_session_that_ends_with_its_connection_is_not_kicked_for_a_purge() -> None:
+    broker = Broker()
+    client = broker.connect("c")
+    administration = broker.engine.administer(broker.now)
+    assert administration.purge("c", "olga", kick=True) is None
+    client.ping()
+
+
+def test_nobody_is_kicked_for_a_purge_that_has_no_room() -> None:
+    broker = away()
+    publish(broker, b"1")
+    for _ in range(PURGES_MAX):
+        begin(broker)
+    client = broker.durable("other", "t")
+    with pytest.raises(Recoverable, match="purges wait already"):
+        begin(broker, "other", kick=True)
+    client.ping()
 
 
 def test_a_crash_amid_a_purge_keeps_what_was_not_dropped() -> None:

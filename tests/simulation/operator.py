@@ -91,9 +91,14 @@ class Operator:
                 for client in world.clients
                 if client.link is None and client.plan.durable and not client.plan.faithful
             ]
-            client_id = world.random.choice(away) if away else client_id
-            if administration.purge(client_id, "operator", older_ms=older_ms, topic=topic):
+            kick = world.chance(0.25)
+            if not kick and away:
+                client_id = world.random.choice(away)
+            if administration.purge(
+                client_id, "operator", older_ms=older_ms, topic=topic, kick=kick
+            ):
                 self.done["purges" if topic is None else "purges by topic"] += 1
+                self.done["purges with a kick"] += kick
             return
         share_name, topic_filter = world.random.choice(groups)
         topic = world.random.choice((None, topic_filter, NO_TOPIC, NO_TOPIC, NO_TOPIC, NO_TOPIC))

@@ -69,7 +69,7 @@ def test_every_property_holds_whatever_an_operator_ends() -> None:
         world.run()
         done.update(world.operator.done)
     assert done["kicked"] and done["ended"] and done["purges"] and done["purges of groups"]
-    assert done["purges by topic"] and done["purges of nothing"]
+    assert done["purges by topic"] and done["purges of nothing"] and done["purges with a kick"]
     assert done["banned"] and done["pardoned"]
     assert done["kept out"] and done["kept out after a crash"]
 

@@ -46,12 +46,13 @@ async def purge(call: Call) -> Any:
     return await _change(
         call,
         "purge session",
-        _details(call, "client_id", "older", "topic", "reason"),
+        _details(call, "client_id", "older", "topic", "kick", "reason"),
         lambda: call.services.asking.purge(
             given["client_id"],
             call.who.name,
             older_ms=1000 * (given["older"] or 0),
             topic=given["topic"],
+            kick=given["kick"],
             reason=given["reason"],
             dry_run=given["dry_run"],
         ),

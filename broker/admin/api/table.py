@@ -63,8 +63,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint(
         "POST", "/sessions/{client_id}/purge", "purge_session", OPERATOR,
-        "drop what waits for a session whose client is away, and keep the session", changes.purge,
-        records.Purged, CLIENT_ID, values.OLDER, values.TOPIC, values.REASON, values.DRY_RUN,
+        "drop what waits for a session, and keep the session", changes.purge, records.Purged,
+        CLIENT_ID, values.OLDER, values.TOPIC, values.KICK, values.REASON, values.DRY_RUN,
     ),
     Endpoint(
         "GET", "/groups", "list_groups", VIEWER, "groups of shared subscriptions", calls.groups,

@@ -168,6 +168,13 @@ DRY_RUN: Final = Parameter(
     "only tell what would go",
     default=False,
 )
+KICK: Final = Parameter(
+    "kick",
+    _flag,
+    {"type": "boolean", "default": False},
+    "end its connection first, and keep the client out until it is done",
+    default=False,
+)
 REASON: Final = Parameter(
     "reason",
     _reason,

@@ -30,6 +30,11 @@ LOOK_S: Final = 0.05  # between two questions how far it is
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
+    parser.add_argument(
+        "--kick",
+        action="store_true",
+        help="end its connection first, and keep the client out until the purge is over",
+    )
     add_choice(parser)
     parser.set_defaults(run=run)
 
@@ -49,7 +54,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Drop what waits for a session whose client is away; on return that is durable."""
+    """Drop what waits for a session; on return that is durable."""
     name = options.client_id
     with open_inventory(options) as inventory:
         report = inventory.session(name)
@@ -64,13 +69,15 @@ def run(options: argparse.Namespace) -> int:
     old = "those that are older than you say" if options.older else "all of them"
     if options.topic is not None:
         old = f"{old}, if {options.topic!r} matches,"
-    confirm(options, f"Drop what waits for {name!r}? {waiting}; {old} will be gone.")
+    first = " Its connection ends first." if options.kick and report.is_connected else ""
+    confirm(options, f"Drop what waits for {name!r}? {waiting}; {old} will be gone.{first}")
     request = {
         "do": "session_purge",
         "client_id": name,
         "reason": options.reason,
         "older_ms": str(options.older),
         "topic": options.topic or "",
+        "kick": "1" if options.kick else "",
     }
     follow(options, request, repr(name))
     return EXIT_OK

@@ -166,9 +166,15 @@ class ClientDesk:
     def _purge(self, request: Request, found: Future[Request]) -> None:
         client_id, reason = request.get("client_id", ""), request.get("reason", "")
         administration = self._administration
-        if client_id in administration.connections():
+        kick = request.get("kick") == "1"
+        live = administration.connections().get(client_id)
+        if live is not None and not kick:
             raise ControlError(
-                f"client {client_id!r} is connected: `holdfast client kick` ends that"
+                f"client {client_id!r} is connected: --kick ends that and keeps it out meanwhile"
+            )
+        if live is not None and (live.session is None or not live.session.expiry_interval_s):
+            raise ControlError(
+                f"the session of {client_id!r} ends with its connection: `holdfast client kick`"
             )
         purge = administration.purge(
             client_id,
@@ -176,6 +182,7 @@ class ClientDesk:
             reason,
             older_ms=whole_number(request, "older_ms"),
             topic=_topic_filter(request),
+            kick=kick,
         )
         if purge is None:
             raise Absent(f"no client {client_id!r} has a session")

@@ -32,6 +32,7 @@ async def purge(visit: Visit) -> Response:
     """Drop what waits for a session."""
     client_id = await named(visit)
     older, topic = visit.asked("older"), visit.asked("topic")
+    kick = visit.asked("kick") == "yes"
     asking, who = visit.services.asking, visit.who
     try:
         older_ms = 1000 * values.duration_s(older) if older else 0
@@ -49,30 +50,37 @@ async def purge(visit: Visit) -> Response:
                 who.name,
                 older_ms=older_ms,
                 topic=topic or None,
+                kick=kick,
                 reason=reason,
                 dry_run=False,
             )
 
         details = {"client_id": client_id, "older": older, "topic": topic, "reason": reason}
+        if kick:
+            details["kick"] = "yes"
         done = await visit.services.change(who, Role.OPERATOR, "purge session", details, work)
         notice = f"{amounts.plural(done.dropped, 'message')} dropped; that is durable."
         return visit.go("/session", notice, **links.fields_of_client(client_id))
     _, connection = await known(visit, client_id)
-    if connection is not None:
-        why = "It is connected: end its connection first. It may come back at once."
-        return _purge_page(visit, client_id, None, why)
     found = await asking.purge(
         client_id, who.name, older_ms=older_ms, topic=topic or None, dry_run=True
     )
-    return _purge_page(visit, client_id, found, "")
+    return _purge_page(visit, client_id, found, "", is_online=connection is not None)
 
 
-def _purge_page(visit: Visit, client_id: str, found: Purged | None, problem: str) -> Response:
+def _purge_page(
+    visit: Visit,
+    client_id: str,
+    found: Purged | None,
+    problem: str,
+    *,
+    is_online: bool = False,
+) -> Response:
     older, topic = visit.asked("older"), visit.asked("topic")
     dropped = 0 if found is None else found.dropped
     would = []
     if found is not None:
-        would = view.would_purge(dropped, found.in_flight, older, topic)
+        would = view.would_purge(dropped, found.in_flight, older, topic, is_online=is_online)
     return _page(
         visit,
         "/session/purge",
@@ -87,7 +95,7 @@ def _purge_page(visit: Visit, client_id: str, found: Purged | None, problem: str
             {"name": name, "label": label, "hint": hint, "value": visit.asked(name)}
             for name, (label, hint) in OPTIONS.items()
         ],
-        fields={"older": older, "topic": topic},
+        fields={"older": older, "topic": topic, "kick": "yes" if is_online else ""},
     )
 
 

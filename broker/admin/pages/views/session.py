@@ -116,7 +116,9 @@ def past(client_id: str, why: Why | None, timeline: Timeline | None) -> dict[str
     }
 
 
-def would_purge(messages: int, in_flight: int | None, older: str, topic: str) -> list[str]:
+def would_purge(
+    messages: int, in_flight: int | None, older: str, topic: str, *, is_online: bool = False
+) -> list[str]:
     """Return what a purge would do, a sentence each."""
     which = f" older than {older}" if older else ""
     if topic:
@@ -126,6 +128,8 @@ def would_purge(messages: int, in_flight: int | None, older: str, topic: str) ->
     lines = [f"{amounts.plural(messages, 'message')}{which} would be dropped, for good."]
     if in_flight:
         lines.append(f"{amounts.plural(in_flight, 'message')} in flight stay.")
+    if is_online:
+        lines.append("Its connection ends first, and it cannot come back until this is done.")
     lines.append("Its session and its subscriptions stay: what is published from now on waits.")
     return lines
 

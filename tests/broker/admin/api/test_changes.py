@@ -46,6 +46,19 @@ def test_a_purge_is_tried_then_done_and_stands_in_both_logs(shared: Running) -> 
     shared.wait(lambda: get(shared, "/sessions/purged")["waiting"] == 0)
 
 
+def test_a_connected_client_is_kicked_for_a_purge_if_that_is_asked_for(shared: Running) -> None:
+    client = RawClient(shared.broker.port, "lags")
+    client.durable()
+    url = BASE + "/sessions/lags/purge"
+    operator = shared.http("operator")
+    shared.wait(lambda: operator.get(BASE + "/sessions/lags").status_code == 200)
+    refused = operator.post(url)
+    assert refused.status_code == 409 and "is connected" in refused.json()["detail"]
+    client.ping()
+    assert operator.post(url, params={"kick": "true"}).json()["dropped"] == 0
+    client.expect_closed()
+
+
 def test_only_what_is_older_is_purged(shared: Running) -> None:
     shared.owe("fresh", 2, topic="fresh")
     operator = shared.http("operator")

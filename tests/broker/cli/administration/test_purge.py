@@ -37,7 +37,12 @@ def test_a_backlog_is_dropped_and_its_space_is_free_soon(
     assert "300 messages wait for it; all of them will be gone. Nothing was done: say --yes" in (
         complaint(purge("away"), 2)
     )
-    assert "'here' is connected" in complaint(purge("here", "--yes"), 1)
+    assert "'here' is connected: --kick ends that" in complaint(purge("here", "--yes"), 1)
+    assert "Its connection ends first. Nothing was done" in complaint(purge("here", "--kick"), 2)
+    assert purge("here", "--kick", "--yes").stdout == "'here': 0 messages dropped\n"
+    here.expect_closed()
+    here = RawClient(broker.port, "here")
+    assert here.resume().session_present
     assert purge("away", "--older", "1d", "--yes").stdout == "'away': 0 messages dropped\n"
     assert purge("away", "--yes", "--reason", "full").stdout == "'away': 300 messages dropped\n"
 

@@ -149,8 +149,11 @@ def test_a_purge_is_asked_about_until_it_is_over() -> None:
         away = await broker.connect("away", expiry=60)
         away.send(subscribe("t", 1))
         await away.receive(Suback)
-        with pytest.raises(ControlError, match="'away' is connected: `holdfast client kick`"):
+        with pytest.raises(ControlError, match="'away' is connected: --kick ends that"):
             await desk.ask(PURGE, client_id="away")
+        await broker.connect("brief")
+        with pytest.raises(ControlError, match="'brief' ends with its connection"):
+            await desk.ask(PURGE, client_id="brief", kick="1")
         away.send(Disconnect())
         publisher = await broker.connect("p")
         publisher.send(publish("t"), publish("t", packet_id=2))

@@ -55,11 +55,6 @@ def test_a_purge_drops_what_it_showed(port_town: Running, browse: Browse) -> Non
     assert "It is owed nothing." in again and "that is durable" not in again
 
 
-def test_a_purge_of_a_connected_client_says_what_to_do_first(browse: Browse) -> None:
-    page = browse("olga").get("/session/purge?id=there-1").text
-    assert "end its connection first" in page and '<button class="danger"' not in page
-
-
 def test_a_time_that_is_none_is_told(browse: Browse) -> None:
     page = browse("olga").get("/session/purge?id=boat-17&older=soon").text
     assert "&#39;soon&#39;: expected a time such as 45s" in page
@@ -87,6 +82,19 @@ def test_a_kicked_client_is_told_why(
     assert str(after.url.copy_remove_param("said").raw_path.decode()) == place
     left = loud.expect_closed()
     assert left is not None and left.reason_string == "too loud"
+
+
+def test_a_connected_client_is_kicked_for_a_purge(port_town: Running, browse: Browse) -> None:
+    owe(port_town, "lags-1", 3, topic="lags/1")
+    client = RawClient(port_town.broker.port, "lags-1")
+    assert client.resume(receive_maximum=1).session_present
+    olga = browse("olga")
+    page = olga.get("/session/purge?id=lags-1").text
+    assert "Its connection ends first, and it cannot come back until this is done." in page
+    after = submit(olga, "/session/purge?id=lags-1").text
+    assert "2 messages dropped; that is durable." in after
+    client.expect_closed()
+    assert outcomes(port_town, "purge session", "lags-1") == ["asked", "done"]
 
 
 def test_a_reason_that_is_too_long_changes_nothing(port_town: Running, browse: Browse) -> None:
