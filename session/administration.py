@@ -19,7 +19,7 @@ from session.history.session_events import ENDED_BY_OPERATOR
 from session.live.connection import CLOSING, Connection
 from session.live.connection_states import SENT_AWAY
 from session.purging import PURGES_MAX, Purge, Purging
-from session.scheduling.bans import Ban, Bans
+from session.scheduling.bans import NEVER, Ban, Bans
 from storage.errors import Recoverable
 from storage.tables.ban_rows import CLIENT_ID
 from storage.tables.tables import SESSIONS
@@ -35,6 +35,8 @@ class Administration:
         self._publishing: Final = OperatorPublishing(assembly)
         self._clearing: Final = RetainedClearing(assembly)
         self._group_purging: Final = GroupPurging(assembly)
+        # Asked in every turn of the loop: so it is one answer for all four.
+        self._is_busy: bool = False
 
     def connections(self) -> dict[str, Connection]:
         """Return the connection of each client that is connected, by client id; only to read."""
@@ -93,6 +95,7 @@ class Administration:
         self._settle()
         ban = assembly.bans.add(kind, value, for_ms, by, reason)
         if kind != CLIENT_ID:
+            self._is_busy = True
             self._banned.begin()
         elif value in assembly.sessions.live:
             self._banned.look_at(assembly.sessions.live[value])
@@ -138,6 +141,7 @@ class Administration:
         Those that are set later are kept. It is done in slices; what is deleted so far is durable
         with the commit of `settled_by`. Raises `Recoverable` if too many deletions wait.
         """
+        self._is_busy = True
         return self._clearing.begin(topic_filter, _asker(by, reason))
 
     # Queues
@@ -181,6 +185,7 @@ class Administration:
         )
         if purge is None:
             raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
+        self._is_busy = True
         return purge
 
     def purge_group(
@@ -201,6 +206,7 @@ class Administration:
         store refuses writes just now, or too many purges wait.
         """
         self._settle()
+        self._is_busy = True
         return self._group_purging.begin(
             (share_name, topic_filter), _asker(by, reason), older_ms, topic
         )
@@ -218,19 +224,22 @@ class Administration:
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
-        return min(
-            self._purging.next_deadline(),
-            self._banned.next_deadline(),
-            self._clearing.next_deadline(),
-            self._group_purging.next_deadline(),
-        )
+        return self._assembly.core.tick.now if self._is_busy else NEVER
 
     def run(self) -> None:
         """Do a slice of what was asked for."""
+        if not self._is_busy:
+            return
         self._banned.run()
         self._purging.run()
         self._clearing.run()
         self._group_purging.run()
+        self._is_busy = (
+            self._banned.is_busy
+            or self._purging.is_busy
+            or self._clearing.is_busy
+            or self._group_purging.is_busy
+        )
 
     def stop(self) -> None:
         """End what was asked for where it is: the broker ends."""
@@ -238,6 +247,7 @@ class Administration:
         self._purging.stop()
         self._clearing.stop()
         self._group_purging.stop()
+        self._is_busy = False
 
     def _settle(self) -> None:
         """Write the open batch: the store then has all rows of every session that is away."""

@@ -107,9 +107,10 @@ class Purging:
         """Is there no room for one more?"""
         return len(self._purges) >= PURGES_MAX
 
-    def next_deadline(self) -> int:
-        """Return when `run` has something to do, broker ms."""
-        return self._tick.now if self._purges else NEVER
+    @property
+    def is_busy(self) -> bool:
+        """Has `run` something to do?"""
+        return bool(self._purges)
 
     def run(self) -> None:
         """Do one step of the oldest purge, if the store takes the open batch."""

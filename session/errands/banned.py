@@ -14,7 +14,6 @@ from session.live.connection import ACTIVE, Connection
 from session.live.connection_states import SENT_AWAY
 from session.scheduling.bans import Ban
 
-NEVER: Final = 1 << 62
 LOOKED_AT_MAX: Final = 256  # connections in one step; less than a millisecond
 
 
@@ -30,10 +29,10 @@ class BannedClients:
         """Look at all connections again, because of a new ban."""
         self._is_asked = True
 
-    def next_deadline(self) -> int:
-        """Return when `run` has something to do, broker ms."""
-        is_busy = self._is_asked or self._walk is not None
-        return self._assembly.core.tick.now if is_busy else NEVER
+    @property
+    def is_busy(self) -> bool:
+        """Has `run` something to do?"""
+        return self._is_asked or self._walk is not None
 
     def run(self) -> None:
         """Look at the next connections."""

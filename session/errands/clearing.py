@@ -13,7 +13,6 @@ from mqtt.topics import matches
 from session.assembly import Assembly
 from storage.errors import Recoverable
 
-NEVER: Final = 1 << 62
 CLEARINGS_MAX: Final = 64  # that wait for their turn
 CLEAR_PAGE: Final = 256  # retained messages that one step deletes; about 2 ms
 
@@ -51,9 +50,10 @@ class RetainedClearing:
         self._clearings.append(clearing)
         return clearing
 
-    def next_deadline(self) -> int:
-        """Return when `run` has something to do, broker ms."""
-        return self._assembly.core.tick.now if self._clearings else NEVER
+    @property
+    def is_busy(self) -> bool:
+        """Has `run` something to do?"""
+        return bool(self._clearings)
 
     def run(self) -> None:
         """Do one step of the oldest clearing, if the store takes the open batch."""

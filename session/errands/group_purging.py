@@ -17,7 +17,6 @@ from session.lifetime.trimming import DROP_PAGE
 from session.live.subscribers import Group
 from storage.errors import DamagedRows, Recoverable
 
-NEVER: Final = 1 << 62
 PURGES_MAX: Final = 64  # that wait for their turn
 KEPT_MAX: Final = 1000  # messages of other topics: the group's record lists them, 8 bytes each
 
@@ -88,9 +87,10 @@ class GroupPurging:
         self._purges.append(purge)
         return purge
 
-    def next_deadline(self) -> int:
-        """Return when `run` has something to do, broker ms."""
-        return self._assembly.core.tick.now if self._purges else NEVER
+    @property
+    def is_busy(self) -> bool:
+        """Has `run` something to do?"""
+        return bool(self._purges)
 
     def run(self) -> None:
         """Do one step of the oldest purge, if the store takes the open batch."""
