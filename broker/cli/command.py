@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from broker.operations.looking.listing import OUTPUTS, Asked, Listing, Row
+
 if TYPE_CHECKING:
     from broker.configuration.config import Config
     from broker.operations.sessions.inventory import Inventory
@@ -26,6 +28,7 @@ LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
 UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MS_MAX: Final = 1 << 52  # of an age
 PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
+SORT: Final = "numbers and yes first, the largest first; texts and times upwards"
 
 
 class CommandError(Exception):
@@ -167,6 +170,31 @@ def limit(text: str) -> int:
     if not number:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more")
     return min(number, LIMIT_MAX)
+
+
+def add_list_options(
+    parser: argparse.ArgumentParser,
+    orders: Iterable[str],
+    *,
+    match: str,
+    sort: str = SORT,
+    default: str | None = None,
+) -> None:
+    """Add the options of every list; `match` says what is matched, `orders` what sorts it."""
+    parser.add_argument("--match", metavar="GLOB", help=match)
+    parser.add_argument("--sort", choices=tuple(orders), default=default, help=sort)
+    parser.add_argument("--limit", type=limit, metavar="N", help="print at most N")
+    parser.add_argument("-o", "--output", choices=OUTPUTS, default="table")
+
+
+def asked(options: argparse.Namespace) -> Asked:
+    """Return what the options of a list ask for."""
+    return Asked(options.match, options.sort, options.limit, options.output)
+
+
+def print_list(listing: Listing, options: argparse.Namespace, rows: Iterable[Row]) -> None:
+    """Print rows as the options of a list say. Raises `CommandError` as `print_lines` does."""
+    print_lines(listing.lines(asked(options), rows))
 
 
 def complain(line: str) -> None:

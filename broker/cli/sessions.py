@@ -13,6 +13,7 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    add_list_options,
     client_id,
     complain,
     limit,
@@ -21,7 +22,6 @@ from broker.cli.command import (
     open_inventory,
     print_lines,
 )
-from broker.cli.looking import lists
 from broker.operations.looking.listing import OUTPUTS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
     session = commands.add_parser("session", help="look at the sessions of a data directory")
     actions = session.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored session")
-    lists.add_options(
+    add_list_options(
         listing,
         ORDERS,
         match="client ids such as 'sensor-*'",

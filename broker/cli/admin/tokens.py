@@ -12,11 +12,12 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    add_list_options,
     age,
     load_config,
     print_lines,
+    print_list,
 )
-from broker.cli.looking import lists
 from broker.operations.looking.listing import Listing
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def add(commands: Commands) -> None:
         "--expires", metavar="TIME", type=_expiry, required=True, help="90d, 12h: it ends then"
     )
     listing = actions.add_parser("list", help="print who has which role, and until when")
-    lists.add_options(listing, TOKENS.orders, match="names")
+    add_list_options(listing, TOKENS.orders, match="names")
     remove = actions.add_parser("remove", help="end a token at once")
     remove.add_argument("name", metavar="NAME")
     for parser, run in ((new, run_add), (listing, run_list), (remove, run_remove)):
@@ -110,7 +111,7 @@ def run_list(options: argparse.Namespace) -> int:
         ]
     except AccessFileError as problem:
         raise CommandError(str(problem)) from None
-    lists.print_list(TOKENS, options, rows)
+    print_list(TOKENS, options, rows)
     return EXIT_OK
 
 

@@ -14,10 +14,11 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    add_list_options,
     load_config,
     print_lines,
+    print_list,
 )
-from broker.cli.looking import lists
 from broker.operations.looking.listing import Listing
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def add(commands: Commands) -> None:
         "--keep-password", action="store_true", help="change the role and payloads alone"
     )
     listing = actions.add_parser("list", help="print who has which role")
-    lists.add_options(listing, USERS.orders, match="names")
+    add_list_options(listing, USERS.orders, match="names")
     remove = actions.add_parser("remove", help="remove a user, who is logged out at once")
     remove.add_argument("name", metavar="NAME")
     for parser, run in (
@@ -127,7 +128,7 @@ def run_list(options: argparse.Namespace) -> int:
         ]
     except AccessFileError as problem:
         raise CommandError(str(problem)) from None
-    lists.print_list(USERS, options, rows)
+    print_list(USERS, options, rows)
     return EXIT_OK
 
 

@@ -13,11 +13,12 @@ from broker.cli.command import (
     EXIT_OK,
     Commands,
     add_config_flags,
+    add_list_options,
     age,
     client_id,
     print_lines,
+    print_list,
 )
-from broker.cli.looking import lists
 from broker.operations.looking.listing import Listing
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def add(clients: Commands) -> None:
     adding.add_argument("--reason", metavar="TEXT", default="", help="for the list and the history")
     add_confirmation(adding)
     listing = actions.add_parser("list", help="print the bans that are not over")
-    lists.add_options(listing, BANS.orders, match="client ids, users or addresses")
+    add_list_options(listing, BANS.orders, match="client ids, users or addresses")
     removing = actions.add_parser("remove", help="let them connect again")
     _add_banned(removing)
     removing.add_argument("--reason", metavar="TEXT", default="", help="for the history")
@@ -92,7 +93,7 @@ def run_add(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     """Print the bans, by kind and value where no order is asked for."""
-    lists.print_list(BANS, options, _bans(options))
+    print_list(BANS, options, _bans(options))
     return EXIT_OK
 
 

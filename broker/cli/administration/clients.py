@@ -10,8 +10,15 @@ from typing import Any, Final
 
 from broker.cli.administration import bans
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, print_lines
-from broker.cli.looking import lists
+from broker.cli.command import (
+    EXIT_OK,
+    Commands,
+    add_config_flags,
+    add_list_options,
+    client_id,
+    print_lines,
+    print_list,
+)
 from broker.operations.looking.listing import Listing, cell
 
 VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
@@ -50,7 +57,7 @@ def add(commands: Commands) -> None:
     )
     actions = client.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print the clients that are connected")
-    lists.add_options(
+    add_list_options(
         listing, CLIENTS.orders, match="client ids such as 'sensor-*'", default="client_id"
     )
     show = actions.add_parser("show", help="print one connected client")
@@ -70,7 +77,7 @@ def add(commands: Commands) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     """Print the clients that are connected."""
-    lists.print_list(CLIENTS, options, _pages(options))
+    print_list(CLIENTS, options, _pages(options))
     return EXIT_OK
 
 

@@ -7,8 +7,16 @@ import argparse
 from itertools import chain
 from typing import Final
 
-from broker.cli.command import CommandError, Commands, add_config_flags, share_name, topic_filter
-from broker.cli.looking import group_purge, lists
+from broker.cli.command import (
+    CommandError,
+    Commands,
+    add_config_flags,
+    add_list_options,
+    asked,
+    share_name,
+    topic_filter,
+)
+from broker.cli.looking import group_purge
 from broker.cli.looking.opening import look, print_found
 
 # The columns of `broker.operations.looking.groups_report`, which a parser must not import.
@@ -27,7 +35,7 @@ def add(commands: Commands) -> None:
     show = actions.add_parser("show", help="print one group with its members")
     show.add_argument("share_name", type=share_name, metavar="NAME")
     show.add_argument("topic_filter", type=topic_filter, metavar="FILTER")
-    lists.add_options(listing, ORDERS, match="names of groups")
+    add_list_options(listing, ORDERS, match="names of groups")
     show.add_argument("-o", "--output", choices=("table", "json"), default="table")
     for parser, run in ((listing, run_list), (show, run_show)):
         add_config_flags(parser)
@@ -43,7 +51,7 @@ def run_list(options: argparse.Namespace) -> int:
     with look(options) as (store, time, problems):
         with_bytes = options.bytes or options.sort == "bytes"
         groups = SharedGroups(store, problems, with_bytes=with_bytes).all(time.now_ms)
-        lines = groups_report.GROUPS.lines(lists.asked(options), map(groups_report.fields, groups))
+        lines = groups_report.GROUPS.lines(asked(options), map(groups_report.fields, groups))
         if options.output == "table":
             lines = chain(lines, ["", groups_report.NOT_LISTED])
         return print_found(lines, problems)

@@ -11,10 +11,12 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    add_list_options,
+    asked,
     topic_filter,
     topic_name,
 )
-from broker.cli.looking import lists, retained_deletion
+from broker.cli.looking import retained_deletion
 from broker.cli.looking.opening import look, print_found
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def add(commands: Commands) -> None:
     listing.add_argument(
         "--topic", metavar="FILTER", type=topic_filter, help="only topics that this filter matches"
     )
-    lists.add_options(listing, ORDERS, match="topics such as '*/temperature'")
+    add_list_options(listing, ORDERS, match="topics such as '*/temperature'")
     show = actions.add_parser("show", help="print the one of a topic with its payload")
     show.add_argument("topic", type=topic_name, metavar="TOPIC")
     show.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -51,7 +53,7 @@ def run_list(options: argparse.Namespace) -> int:
         retained = RetainedMessages(store, time.now_ms, problems)
         messages = retained.matching(options.topic)
         rows = (retained_report.fields(time, message) for message in messages)
-        lines = retained_report.RETAINED.lines(lists.asked(options), rows)
+        lines = retained_report.RETAINED.lines(asked(options), rows)
         if options.output == "table":
             lines = _with_expired(lines, messages, retained)
         return print_found(lines, problems)

@@ -6,8 +6,7 @@ Must stay quick to import, as `broker.cli.main` must.
 import argparse
 from typing import Final
 
-from broker.cli.command import Commands, add_config_flags, topic_name
-from broker.cli.looking import lists
+from broker.cli.command import Commands, add_config_flags, add_list_options, asked, topic_name
 from broker.cli.looking.opening import look, print_found
 
 # The columns of `broker.operations.looking.topic_report`, which a parser must not import.
@@ -19,7 +18,7 @@ def add(commands: Commands) -> None:
     actions = topic.add_subparsers(dest="action", required=True, metavar="ACTION")
     who = actions.add_parser("who", help="print the stored sessions and shared groups that get it")
     who.add_argument("topic", type=topic_name, metavar="TOPIC")
-    lists.add_options(who, ORDERS, match="client ids and names of groups")
+    add_list_options(who, ORDERS, match="client ids and names of groups")
     add_config_flags(who)
     who.set_defaults(run=run_who)
 
@@ -31,4 +30,4 @@ def run_who(options: argparse.Namespace) -> int:
 
     with look(options) as (store, _, problems):
         readers = TopicReaders(store, options.topic, problems)
-        return print_found(topic_report.lines(lists.asked(options), readers), problems)
+        return print_found(topic_report.lines(asked(options), readers), problems)

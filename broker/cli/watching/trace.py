@@ -15,13 +15,14 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    add_list_options,
     age,
     client_id,
     print_lines,
+    print_list,
     topic_filter,
     whole_number,
 )
-from broker.cli.looking import lists
 from broker.operations.looking.listing import Listing
 
 READ_S: Final = 0.2  # between two readings
@@ -64,7 +65,7 @@ def add(commands: Commands) -> None:
         add_config_flags(parser)
         parser.set_defaults(run=run)
     listing = actions.add_parser("list", help="print the traces that are on")
-    lists.add_options(listing, TRACES.orders, match="client ids, filters or addresses")
+    add_list_options(listing, TRACES.orders, match="client ids, filters or addresses")
     stop = actions.add_parser("stop", help="end a trace")
     stop.add_argument("number", type=whole_number, metavar="NUMBER")
     for parser, does in ((listing, run_list), (stop, run_stop)):
@@ -157,7 +158,7 @@ def moment(ms: int) -> str:
 def run_list(options: argparse.Namespace) -> int:
     """Print the traces that are on."""
     rows = json.loads(ask_broker(options, {"do": "trace_list"})["traces"])
-    lists.print_list(TRACES, options, rows)
+    print_list(TRACES, options, rows)
     return EXIT_OK
 
 

@@ -1,6 +1,6 @@
 """One kind of list: which of its rows are shown, in which order, and as what text.
 
-Rows are mappings with the same fields. `broker.cli.looking.lists` has the options of the command
+Rows are mappings with the same fields. `broker.cli.command` has the options of the command
 line for it. Must stay quick to import, as `broker.cli.main` must.
 """
 

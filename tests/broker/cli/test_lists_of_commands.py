@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.cli import command
 from broker.cli.administration import bans, clients
-from broker.cli.looking import group, lists, retained, topic
+from broker.cli.looking import group, retained, topic
 from broker.cli.main import build_parser
 from broker.operations.looking import groups_report, retained_report, topic_report
 from broker.operations.looking.listing import Asked, Listing
@@ -46,7 +47,7 @@ def test_every_list_can_be_matched_sorted_limited_and_read_by_programs(
 ) -> None:
     place = ["t"] if name == "topic who" else []
     options = parser.parse_args(["--match", "a*", "--limit", "3", "-o", "csv", *place])
-    assert lists.asked(options)._replace(sort=None) == Asked("a*", None, 3, "csv")
+    assert command.asked(options)._replace(sort=None) == Asked("a*", None, 3, "csv")
     (sort,) = [action for action in parser._actions if action.dest == "sort"]
     assert sort.choices is not None and len(list(sort.choices)) >= 4
     for order in sort.choices:
@@ -74,7 +75,7 @@ def test_an_order_that_a_parser_knows_is_a_column(
 def test_a_list_is_printed_as_the_options_say(capsys: pytest.CaptureFixture[str]) -> None:
     options = argparse.Namespace(match=None, sort="value", limit=1, output="table")
     row = {"kind": "user", "since": "", "until": "", "by": "", "reason": ""}
-    lists.print_list(bans.BANS, options, [{**row, "value": value} for value in ("b", "a")])
+    command.print_list(bans.BANS, options, [{**row, "value": value} for value in ("b", "a")])
     header, first, more = capsys.readouterr().out.splitlines()
     assert header.split()[0] == "KIND" and first.split()[:2] == ["user", "a"]
     assert more.startswith("there are more")
