@@ -74,8 +74,8 @@ class TraceDesk:
         self._settle()
         if not self._is_looking:
             self._look()
-        problem = self._record(trace) if trace.kind == CLIENT else ""
-        return {"trace": str(trace.number), "not_recorded": problem}
+        why_not = self._record(trace) if trace.kind == CLIENT else ""
+        return {"trace": str(trace.number), "not_recorded": why_not}
 
     def _record(self, trace: Trace) -> str:
         """Let the history record all rows of a client; return why it does not, "" = it does."""
