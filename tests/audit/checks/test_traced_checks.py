@@ -1,10 +1,21 @@
 """A traced client is judged as at `full`, though little is recorded of the others."""
 
-import pytest
+from pathlib import Path
 
-from audit.checks import delivery_checks, publish_checks, retained_checks, traced_checks
+import pytest
+from pyspark.sql import SparkSession
+
+from audit.checks import (
+    delivery_checks,
+    publish_checks,
+    retained_checks,
+    session_checks,
+    traced_checks,
+)
+from audit.checks.log_checks import check as log
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
+from audit.run import Part, run
 from tests.audit.conftest import History, Views
 from tests.audit.story import PUBLISHER, Story
 
@@ -75,7 +86,6 @@ def test_a_message_that_a_traced_session_was_passed_over_with_is_lost(
     told.end()
     made = view(told.history)
     assert guilty(traced_checks.check(made)) == {"L2": [("passed_over", "c1", lost)]}
-    assert guilty(untraced(made)) == {}
     (trace,) = traced_checks.told(made)
     assert (trace["client_id"], trace["judged"], trace["not_judged"]) == ("c1", 1, 0)
 
@@ -127,7 +137,6 @@ def test_what_a_traced_publisher_was_promised_must_be_on_disk(view: Views) -> No
         "L1": [("never_persisted", None, kept + 1)],
         "L3": [("not_in_stream", f"c{PUBLISHER}", kept + 2)],
     }
-    assert guilty(untraced(made)) == {}
 
 
 def test_a_kill_closes_the_trace_and_the_next_boot_is_not_told_in_full(view: Views) -> None:
@@ -141,7 +150,7 @@ def test_a_kill_closes_the_trace_and_the_next_boot_is_not_told_in_full(view: Vie
     made = view(told.history)
     (trace,) = made.traces
     assert not trace.is_open and trace.to_gseq == made.boots[0].last_gseq
-    assert guilty(traced_checks.check(made)) == guilty(untraced(made)) == {}
+    assert guilty(traced_checks.check(made)) == {}
 
 
 def test_a_message_that_waits_too_long_within_the_trace_is_lost(view: Views) -> None:
@@ -173,12 +182,11 @@ def test_an_order_that_a_sending_before_the_trace_explains_wrongs_nobody(view: V
     assert guilty(traced_checks.check(made)) == {}
 
 
-def test_only_so_many_sessions_are_judged_and_the_others_are_named(
-    view: Views,
-) -> None:
+def test_only_so_many_sessions_are_judged_and_the_others_are_named(view: Views) -> None:
+    """One more was there before the trace."""
     told = Lowered()
     told.begin()
-    for session in range(10, 10 + traced_checks.SESSIONS_MAX + 2):
+    for session in range(10, 10 + traced_checks.SESSIONS_MAX + 1):
         told.story.row("session_created", session, client_id="c1", conn=session, rmax=1)
     told.end()
     (trace,) = traced_checks.told(view(told.history))
@@ -191,3 +199,37 @@ def test_without_a_trace_nothing_is_computed(view: Views) -> None:
     assert made.traced is None
     assert traced_checks.check(made) == [] and traced_checks.told(made) == []
     assert traced_checks.carry(made).places == ()
+
+
+def test_a_trace_that_goes_on_is_judged_in_the_next_batch_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The row of its beginning is kept; what was open between two batches is not judged."""
+    told = Lowered()
+    told.begin()
+    waits = told.publish()
+    rows = len(told.history.rows)
+    told.story.exchange(TRACED, waits)
+    first, lost, last = told.publish(), told.publish(), told.publish()
+    told.story.exchange(TRACED, first, last)
+    told.end()
+    told.history.row("gc_run", wait=1000)
+    parts = (
+        Part("the log", log),
+        Part("sessions", lambda view: [], session_checks.carry),
+        Part("traces", traced_checks.check, traced_checks.carry),
+    )
+    later = told.history.rows[rows:]
+    source, out = tmp_path / "history", str(tmp_path / "out")
+    verdicts = []
+    for part in (told.history.rows[:rows], later):
+        told.history.rows = part
+        told.history.write(source)
+        verdict = run(spark, str(source), out, progress=lambda line: None, parts=parts).document
+        verdicts.append(
+            (
+                [(each["msg"], each["what"]) for each in verdict["invariants"]["L2"]["witnesses"]],
+                [each["judged"] for each in verdict["traces"]],
+            )
+        )
+    assert verdicts == [([], [1]), ([(lost, "passed_over")], [1])]
