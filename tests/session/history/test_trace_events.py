@@ -166,3 +166,75 @@ def test_a_message_without_an_id_from_before_the_trace_has_none_in_it() -> None:
     publish(broker, publisher, "a/1", 0, qos=0)
     (delivered,) = told(broker, "msg_delivered")
     assert delivered["msg"] is not None
+
+
+# Columns in which an event of the client may differ between two levels: where it is in the history.
+PLACE = frozenset({"seq", "mono_ns"})
+STORED = ("msg_accepted", "msg_enqueued", "msg_persisted")
+
+
+def life(detail: str) -> list[dict[str, object]]:
+    """Return all that the history tells of a traced client with a busy life."""
+    broker = Broker(history_detail=detail)
+    trace(broker, "c")
+    client = broker.durable("c", "a/#", "$share/g/s", qos=2)
+    broker.durable("d", "a/1", "b/#", qos=1)
+    publisher = broker.connect("pub")
+    for topic in ("a/1", "b/1", "s"):
+        for qos in (0, 1, 2):
+            publish(broker, publisher, topic, 10 + qos, qos)
+    publisher.send(*[Publish("a/1", b"x", 1, False, False, pid) for pid in range(20, 28)])
+    publisher.send(*[Publish("a/2", b"x" * pid, 0, False, False, 0) for pid in range(8)])
+    broker.advance(s=1)
+    client.receive_all()
+    client.publish("b/2", b"y", qos=1)
+    client.publish("b/2", b"y", qos=2)
+    client.send(Publish("b/3", b"", 2, False, False, 40), Publish("b/3", b"", 2, True, False, 40))
+    client.send(*[Publish("b/4", b"x", 1, False, False, pid) for pid in (50, 52, 51)])
+    client.send(Publish("nobody", b"x", 0, False, False, 0))
+    broker.publish("r/1", b"kept", 1, retain=True)
+    client.subscribe("r/#", qos=1)
+    client.receive_all()
+    publish(broker, publisher, "a/9", 60)
+    client.drop()
+    publish(broker, publisher, "a/9", 61)
+    broker.publish("a/short", b"x", 1, message_expiry_interval=5)
+    broker.advance(s=30)
+    client = broker.connect("c", expiry=3600)
+    broker.advance(s=1)
+    client.receive_all()
+    publish(broker, publisher, "a/9", 62)
+    client.unsubscribe("a/#")
+    client.disconnect(session_expiry_interval=0)
+    broker.advance(s=2)
+    found = [event for event in told(broker) if not str(event["ev"]).startswith("trace_")]
+    # What others publish is its own if it is stored for it; of a group only what it gets.
+    own = {
+        event["msg"]
+        for event in found
+        if event["ev"] == "msg_accepted"
+        if event["client_id"] == "c" or (event["pub_qos"] and str(event["topic"])[:2] == "a/")
+    }
+    mine = [
+        {name: value for name, value in event.items() if name not in PLACE}
+        for event in found
+        if event["client_id"] == "c" or (event["msg"] in own and event["ev"] in STORED)
+    ]
+    # Of the messages of one batch those of the sample are told first.
+    return sorted(mine, key=lambda event: int(event["ev"] == "msg_persisted" and event["msg"]))
+
+
+@pytest.mark.parametrize("detail", ["books", "sampled:1/3", "sampled:1/1000"])
+def test_a_traced_client_is_told_as_at_full(detail: str) -> None:
+    """A busy life: all qualities, runs, repeats, refusals, retained, expired, a lost connection."""
+    expected = life("full")
+    kinds = {event["ev"] for event in expected}
+    assert kinds >= {
+        "msg_accepted", "msg_enqueued", "msg_persisted", "pub_acked", "pub_completed",
+        "pub_dup_received", "msg_delivered", "msg_acked", "msg_completed", "msg_expired",
+        "retained_sent",
+    }  # fmt: skip
+    found = life(detail)
+    for at, (one, other) in enumerate(zip(found, expected, strict=False)):
+        assert one == other, at
+    assert len(found) == len(expected)
