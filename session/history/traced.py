@@ -15,7 +15,7 @@ class Traced:
     def __init__(self) -> None:
         self.clients: Final[dict[str, set[int]]] = {}  # client id -> its streams
         self._times: Final[dict[str, int]] = {}  # how many traces each has
-        self._streams: frozenset[int] = frozenset()  # of all of them
+        self._streams: set[int] = set()  # of all of them
 
     def add(self, client_id: str, streams: Iterable[int]) -> bool:
         """Add a trace of a client that holds these streams; return whether it is the first."""
@@ -44,11 +44,11 @@ class Traced:
         streams = self.clients.get(client_id)
         if streams is not None and stream:
             streams.add(stream)
-            self._gather()
+            self._streams.add(stream)
 
     def wants_stored(self, streams: Iterable[int]) -> bool:
         """Return whether a message that is stored under these streams is owed to one of them."""
         return not self._streams.isdisjoint(streams)
 
     def _gather(self) -> None:
-        self._streams = frozenset().union(*self.clients.values())
+        self._streams = set().union(*self.clients.values())
