@@ -235,8 +235,12 @@ class Sessions:
 
     def streams_of(self, session: Session) -> set[int]:
         """Return the streams whose messages are stored for a loaded session, not for a group."""
-        own = [each for each in session.subscriptions.values() if each.share_name is None]
-        return {self._stream_of(session, each)[0] for each in own} - {0}
+        found = {
+            self._routes.filter_id(each.stream_filter)
+            for each in session.subscriptions.values()
+            if each.holds and each.share_name is None
+        }
+        return found - {0}
 
     def _stream_of(self, session: Session, subscription: Subscription) -> tuple[int, int]:
         """Return the stream of a subscription, 0 = none, and the offset after which it begins."""

@@ -101,13 +101,14 @@ def test_a_second_trace_of_a_client_is_the_same_stretch_of_the_history() -> None
 
 def test_a_subscription_made_during_the_trace_and_an_away_session_are_told() -> None:
     broker = Broker(history_detail="books")
-    broker.durable("away", "a/#", qos=1)
+    broker.durable("away", "a/#", "$share/g/s", qos=1).drop()
     trace(broker, "away")
     trace(broker, "late")
     broker.durable("late", "c/#", qos=1)
     publisher = broker.connect("pub")
     publish(broker, publisher, "a/1", 1)
     publish(broker, publisher, "c/1", 2)
+    publish(broker, publisher, "s", 3)
     assert columns(told(broker, "msg_accepted"), "topic") == [("a/1",), ("c/1",)]
 
 
