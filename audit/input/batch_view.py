@@ -197,10 +197,13 @@ def build(
     missing = [hole for hole in holes if not _covered(hole, unreadable)]
     found = [*unreadable, *gaps_module.explain(missing, marks)]
     closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
-    traces = traces_module.traces(_trace_marks(rare), boots, boots_before)
-    stretches = traces_module.stretches(traces, gaps_module.lowered(boots, marks, found))
+    trace_marks = _trace_marks(rare)
+    traces = traces_module.traces(trace_marks, boots, boots_before)
+    low = gaps_module.lowered(boots, marks, found, before=boots_before, gaps_before=gaps_before)
+    others = traces_module.unjudged(trace_marks, boots, low)
+    stretches = traces_module.stretches(traces, low, others)
     traced = events if traces else None
-    if traces:
+    if stretches:
         extra = is_extra(stretches)
         events, rare = events.where(~extra), rare.where(~extra)
     lowered = gaps_module.lowered(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from audit.input.gaps import HOLE, Boot, Gap, parse_level
+from audit.input.events import gseq
+from audit.input.gaps import HOLE, SAMPLED, Boot, Gap, parse_level
 
 BEGAN: Final = "trace_began"
 GOES_ON: Final = "trace_goes_on"
@@ -90,11 +91,8 @@ def traces(
     known = {(boot.node, boot.boot): boot for boot in boots}
     newest = {boot.node: boot.boot for boot in boots}
     ends = {boot.node: boot.last_gseq for boot in before}
-    lines: dict[tuple[str, int, str], list[TraceMark]] = {}
-    for mark in sorted(set(marks), key=lambda each: (each.node, each.gseq)):
-        lines.setdefault((mark.node, mark.boot, mark.client_id), []).append(mark)
     found: list[Trace] = []
-    for (node, number, _), line in lines.items():
+    for (node, number, _), line in _lines(marks).items():
         boot = known[node, number]
         for mark, after in zip(line, [*line[1:], None], strict=True):
             if mark.ev == ENDED:
@@ -114,6 +112,34 @@ def traces(
     return sorted(found, key=lambda trace: (trace.node, trace.from_gseq, trace.client_id))
 
 
+def _lines(marks: Iterable[TraceMark]) -> dict[tuple[str, int, str], list[TraceMark]]:
+    """Return the rows about traces by node, boot and client, in order."""
+    lines: dict[tuple[str, int, str], list[TraceMark]] = {}
+    for mark in sorted(set(marks), key=lambda each: (each.node, each.gseq)):
+        lines.setdefault((mark.node, mark.boot, mark.client_id), []).append(mark)
+    return lines
+
+
+def unjudged(
+    marks: Iterable[TraceMark], boots: Sequence[Boot], gaps: Sequence[Gap]
+) -> list[Stretch]:
+    """Return where rows may be because of traces whose beginning is not known.
+
+    It reaches back to where the level was lowered: there nothing else is recorded of messages.
+    """
+    samples = {(boot.node, boot.boot): boot.sample for boot in boots}
+    found = []
+    for (node, number, _), line in _lines(marks).items():
+        first = line[0]
+        if first.ev == BEGAN:
+            continue
+        for gap in gaps:
+            if gap.kind != HOLE and gap.touches(node, first.gseq - 1, first.gseq - 1):
+                sample = samples[node, number] if gap.kind == SAMPLED else 0
+                found.append(Stretch(node, max(gap.from_gseq, gseq(number, 0)), first.gseq, sample))
+    return found
+
+
 def _behind(trace: Trace, end: int, boot: Boot) -> Trace:
     """Return what of a trace is behind `end`, where the last batch ended."""
     if trace.from_gseq > end:
@@ -121,8 +147,10 @@ def _behind(trace: Trace, end: int, boot: Boot) -> Trace:
     return replace(trace, from_gseq=end + 1, from_us=max(trace.from_us, boot.first_us))
 
 
-def stretches(found: Iterable[Trace], gaps: Sequence[Gap]) -> list[Stretch]:
-    """Return where rows are because of traces: few stretches, which do not overlap at one level.
+def stretches(
+    found: Iterable[Trace], gaps: Sequence[Gap], more: Iterable[Stretch] = ()
+) -> list[Stretch]:
+    """Return where rows are because of traces, or `more`: few stretches, apart at one level.
 
     Between two that lie in one gap of the same level nothing else is recorded of messages, so
     they are joined if there are too many.
@@ -130,7 +158,10 @@ def stretches(found: Iterable[Trace], gaps: Sequence[Gap]) -> list[Stretch]:
     lowered = [gap for gap in gaps if gap.kind != HOLE]
     merged: list[Stretch] = []
     ordered = sorted(
-        (Stretch(each.node, each.from_gseq, each.to_gseq, _anyway(each)) for each in found),
+        [
+            *more,
+            *(Stretch(each.node, each.from_gseq, each.to_gseq, _anyway(each)) for each in found),
+        ],
         key=lambda each: (each.node, each.sample, each.from_gseq),
     )
     for stretch in ordered:

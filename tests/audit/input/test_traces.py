@@ -3,8 +3,16 @@
 from dataclasses import replace
 
 from audit.input.events import gseq
-from audit.input.gaps import MESSAGES, SEQ_MAX, Boot, Gap
-from audit.input.traces import STRETCHES_MAX, Stretch, Trace, TraceMark, stretches, traces
+from audit.input.gaps import HOLE, MESSAGES, SAMPLED, SEQ_MAX, Boot, Gap
+from audit.input.traces import (
+    STRETCHES_MAX,
+    Stretch,
+    Trace,
+    TraceMark,
+    stretches,
+    traces,
+    unjudged,
+)
 
 BOOK = "books"
 
@@ -103,3 +111,20 @@ def test_too_many_stretches_in_one_gap_are_joined() -> None:
     (joined,) = stretches(many, [Gap("n", gseq(1, 1), gseq(1, SEQ_MAX), "", MESSAGES)])
     assert (joined.from_gseq, joined.to_gseq) == (many[0].from_gseq, many[-1].to_gseq)
     assert len(stretches(many, [])) == len(many)
+
+
+def test_the_rows_of_a_trace_without_a_beginning_are_known_as_such() -> None:
+    """Its first rows may be in a hole, or in a segment that was deleted."""
+    low = Gap("n", gseq(1, 5), gseq(1, SEQ_MAX), "", MESSAGES)
+    hole = Gap("n", gseq(1, 20), gseq(1, 30), "", HOLE)
+    assert unjudged([mark("ended", 60)], [boot(1)], [hole, low]) == [
+        Stretch("n", gseq(1, 5), gseq(1, 60), 0)
+    ]
+    few = replace(low, kind=SAMPLED)
+    sampled = replace(boot(1), sample=10)
+    assert unjudged([mark("goes_on", 60)], [sampled], [few]) == [
+        Stretch("n", gseq(1, 5), gseq(1, 60), 10)
+    ]
+    assert unjudged([mark("began", 10), mark("ended", 60)], [boot(1)], [low]) == []
+    assert unjudged([mark("ended", 60)], [boot(1)], []) == []
+    assert stretches([], [], unjudged([mark("ended", 60)], [boot(1)], [low]))
