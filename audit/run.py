@@ -28,6 +28,7 @@ from audit.checks import (
     publish_checks,
     retained_checks,
     session_checks,
+    traced_checks,
 )
 from audit.checks.verdict import INVARIANTS, Outcome, Status, overall
 from audit.files import is_local, join, read_text, remove, write_text
@@ -64,6 +65,7 @@ PARTS: Final = (
     Part("retained messages", retained_checks.check, retained_checks.carry),
     Part("messages on their way in", publish_checks.check),
     Part("deliveries", delivery_checks.check, open_rows.carry, delivery_checks.tables),
+    Part("traces", traced_checks.check, traced_checks.carry),
     Part("external stores", backend_checks.check, backend_checks.carry),
     Part("numbers", analytics.check, analytics.carry, analytics.tables),
 )
@@ -229,18 +231,24 @@ def _rows_ahead(
 
 
 def _checks(view: View, parts: Sequence[Part], progress: Progress) -> list[Outcome]:
-    outcomes = []
+    outcomes: dict[str, Outcome] = {}
     covered = view.new_spans
     for part in parts:
         began = time.monotonic()
-        for outcome in (found.within(covered) for found in part.check(view)):
-            outcomes.append(outcome)
+        for found in part.check(view):
+            before = outcomes.get(found.invariant)
+            outcome = (
+                found.within(covered)
+                if before is None
+                else before.plus(found, view.settings.witnesses_max)
+            )
+            outcomes[outcome.invariant] = outcome
             progress(
                 f"  {outcome.invariant} {outcome.status}: {outcome.checked:,} checked, "
                 f"{outcome.violated:,} violated, {outcome.unknown:,} unknown"
             )
         progress(f"{part.name}: {time.monotonic() - began:.1f} s")
-    return outcomes
+    return list(outcomes.values())
 
 
 def _totals(
@@ -285,6 +293,7 @@ def _document(
         "boots": [asdict(boot) for boot in view.boots],
         "gaps": [asdict(gap) for gap in view.gaps],
         "coverage": [_told(span) for span in view.spans],
+        "traces": [_with_times(trace) for trace in traced_checks.told(view)],
         "settings": asdict(view.settings),
     }
 
@@ -298,6 +307,11 @@ def _told(span: Span) -> dict[str, Any]:
         "sample": span.sample,
         "reason": span.reason,
     }
+
+
+def _with_times(trace: dict[str, Any]) -> dict[str, Any]:
+    times = {"from": _time(trace.pop("from_us")), "to": _time(trace.pop("to_us"))}
+    return {**trace, **times}
 
 
 def _facts(view: View, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an operator asks of clients and sessions: end or ban them, drop what waits, publish.
+"""What an operator asks of clients and sessions: end or ban them, drop what waits, publish, trace.
 
 All are events like any other: what they change is in the batch of the tick, and the history says
 who asked. Must never set the clock: `session.engine` does that before it calls. Read next:
@@ -219,6 +219,32 @@ class Administration:
         assembly = self._assembly
         if assembly.database.log.newest_size_bytes:
             assembly.collection.rotate(assembly.core.tick.now)
+
+    # Traces
+
+    def trace(self, client_id: str, until_ms: int, by: str) -> bool:
+        """Record all of a client's rows in the history until `untrace`; it is due at `until_ms`.
+
+        False if the present level leaves out messages on purpose (`sessions`, `off`): then nothing
+        more is recorded. Raises `Recoverable` if the store refuses writes just now, `DamagedRows`
+        if the session's rows cannot be read.
+        """
+        assembly = self._assembly
+        connection = assembly.sessions.live.get(client_id)
+        session = None if connection is None else connection.session
+        if session is None:
+            self._settle()
+            session = assembly.sessions.load(client_id)
+            if session is not None:
+                assembly.sessions.load_rest(session)
+        streams = set() if session is None else assembly.sessions.streams_of(session)
+        traces = assembly.history.traces
+        traces.begin(client_id, streams, until_ms, by)
+        return traces.raises
+
+    def untrace(self, client_id: str, why: str, *, by_operator: bool = False) -> None:
+        """Record no more of a client than of the others, if no other trace of it is on."""
+        self._assembly.history.traces.end(client_id, why, by_operator=by_operator)
 
     # Slices
 

@@ -44,6 +44,7 @@ class Maintenance:
         """Record the open books and the shutdown in the history, after the last connection."""
         history, tick = self._assembly.history, self._assembly.core.tick
         self._assembly.outlet.close()
+        history.traces.end_all("the broker ends")
         history.recorder.end(tick.batch, tick.now)
         history.sessions.shut_down()
         history.recorder.hurry()

@@ -34,6 +34,7 @@ from audit.report.summary import (
     Picture,
     Slow,
     Talker,
+    Traced,
 )
 from audit.report.text import untested_words
 from audit.spark import frame_of
@@ -169,6 +170,10 @@ def _frame(
                 span["reason"], span["sample"],
             )
             for span in document.get("coverage", [])
+        ],
+        traces=[
+            Traced(each["node"], each["client_id"], each["judged"], each["not_judged"])
+            for each in document.get("traces", [])
         ],
     )  # fmt: skip
 

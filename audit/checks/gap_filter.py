@@ -33,9 +33,15 @@ class Tally:
 
 
 def against_gaps(view: View, findings: DataFrame) -> DataFrame:
-    """Add `unknown` to the findings: true if their evidence touches a gap."""
-    touches = view.touches_gap(F.col("node"), F.col("from_gseq"), F.col("to_gseq"))
-    return findings.withColumn("unknown", F.coalesce(touches, F.lit(True)))
+    """Add `unknown` to the findings: true if their evidence touches a gap.
+
+    So are those outside of what the view judges.
+    """
+    place = F.col("from_gseq"), F.col("to_gseq")
+    unknown = F.coalesce(view.touches_gap(F.col("node"), *place), F.lit(True))
+    if view.judged is not None:
+        unknown |= ~view.is_judged(F.col("node"), F.col("session"), *place)
+    return findings.withColumn("unknown", unknown)
 
 
 def tallies(view: View, findings: DataFrame, invariants: Iterable[str]) -> dict[str, Tally]:

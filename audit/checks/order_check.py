@@ -53,7 +53,9 @@ def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
     )
     accepted = on_disk(
         view, view.of("msg_accepted", columns=["node", "gseq", "msg", "pub", "topic"])
-    ).select("node", "msg", "pub", F.xxhash64("topic").alias("topic"))
+    ).select(
+        "node", F.col("gseq").alias("accepted"), "msg", "pub", F.xxhash64("topic").alias("topic")
+    )
     # Ids of messages that were never in the log can be compared only among themselves.
     stored = (F.col("msg") < packed.UNSTORED).alias("stored")
     lane = Window.partitionBy("node", "session", "pub", "topic", "qos", "stored")
@@ -72,7 +74,8 @@ def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
             "qos",
             F.lit("after_a_later_one").alias("what"),
             F.col("newest.msg").alias("other"),
-            F.col("newest.delivered_gseq").alias("from_gseq"),
+            # Before that it may have been sent, and not recorded.
+            F.least("accepted", "newest.delivered_gseq").alias("from_gseq"),
             F.col("delivered_gseq").alias("to_gseq"),
             F.timestamp_micros("delivered_ts").alias("ts"),
         )

@@ -82,6 +82,17 @@ class Outcome:
         untested = tuple(span for span in covered if not span.has(needs))
         return replace(self, unknown=self.unknown + len(untested), untested=untested)
 
+    def plus(self, other: "Outcome", witnesses_max: int) -> "Outcome":
+        """Return the outcome with the cases of another one for the same invariant."""
+        assert other.invariant == self.invariant
+        return replace(
+            self,
+            checked=self.checked + other.checked,
+            violated=self.violated + other.violated,
+            unknown=self.unknown + other.unknown,
+            witnesses=[*self.witnesses, *other.witnesses][:witnesses_max],
+        )
+
     @property
     def status(self) -> Status:
         """Return the verdict for this invariant."""

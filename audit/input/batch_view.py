@@ -2,10 +2,10 @@
 
 The events are never in memory as a whole: `of` reads only the columns and events requested. It
 reads `COMMON` events, of which every message has some, from Parquet each time. All others are few
-and cached after one pass.
+and cached after one pass. What is there because of a trace only is left out; `traced` has it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Final
@@ -15,10 +15,12 @@ from pyspark.sql import functions as F
 
 from audit.input import coverage
 from audit.input import gaps as gaps_module
+from audit.input import traces as traces_module
 from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.gaps import Boot, Gap, Kind, Mark, Run
 from audit.input.session_columns import BALANCE
+from audit.input.traces import Stretch, Trace, TraceMark
 from audit.spark import frame_of
 
 # Rows are counted in buckets of 2 ** 16: 10 million rows are 153 buckets.
@@ -87,6 +89,13 @@ class View:
     gaps_before: Sequence[Gap] = ()
     duplicates: int = 0  # rows that were in the history more than once (taken once here)
     settings: Settings = field(default_factory=Settings)
+    traces: Sequence[Trace] = ()  # stretches in which a client is recorded in full
+    stretches: Sequence[Stretch] = ()  # where rows are because of these
+    traced: DataFrame | None = None  # the events with those rows; None = there are no traces
+    # Only of the views that `audit.checks.traced_checks` makes: from where to where a session is
+    # judged (node, session, from, to), None = everywhere; and when the judgement of a node ends.
+    judged: Sequence[tuple[str, int, int, int]] | None = None
+    ends_us: Mapping[str, int] = field(default_factory=dict)
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the frame `name`, computed once and cached until the shelf is cleared."""
@@ -128,6 +137,17 @@ class View:
         ]
         return reduce(lambda one, other: one | other, conditions, F.lit(False))
 
+    def is_judged(self, node: Column, session: Column, start: Column, end: Column) -> Column:
+        """Return the condition that a session is judged from gseq `start` to `end`."""
+        if self.judged is None:
+            return F.lit(True)
+        conditions = [
+            (node == name) & (session == number) & (start >= since) & (end <= until)
+            for name, number, since, until in self.judged
+        ]
+        inside = reduce(lambda one, other: one | other, conditions, F.lit(False))
+        return F.coalesce(inside, F.lit(False))
+
     @cached_property
     def spans(self) -> list[Span]:
         """Return what was recorded of each node, and when, as far as known."""
@@ -145,6 +165,8 @@ class View:
 
     def last_us(self, node: str) -> int:
         """Return the broker time of the last row of a node, in microseconds since 1970."""
+        if node in self.ends_us:
+            return self.ends_us[node]
         return max((boot.last_us for boot in self.boots if boot.node == node), default=0)
 
 
@@ -175,6 +197,15 @@ def build(
     missing = [hole for hole in holes if not _covered(hole, unreadable)]
     found = [*unreadable, *gaps_module.explain(missing, marks)]
     closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
+    trace_marks = _trace_marks(rare)
+    traces = traces_module.traces(trace_marks, boots, boots_before)
+    low = gaps_module.lowered(boots, marks, found, before=boots_before, gaps_before=gaps_before)
+    others = traces_module.unjudged(trace_marks, boots, low)
+    stretches = traces_module.stretches(traces, low, others)
+    traced = events if traces else None
+    if stretches:
+        extra = is_extra(stretches)
+        events, rare = events.where(~extra), rare.where(~extra)
     lowered = gaps_module.lowered(
         boots,
         marks,
@@ -194,7 +225,39 @@ def build(
         gaps_before,
         doubled,
         settings or Settings(),
+        traces,
+        stretches,
+        traced,
     )
+
+
+def within(stretches: Iterable[Stretch]) -> Column:
+    """Return the condition that a row is in one of the stretches."""
+    return reduce(lambda one, other: one | other, map(_in, stretches), F.lit(False))
+
+
+def is_extra(stretches: Iterable[Stretch]) -> Column:
+    """Return the condition that a row is there because of a trace only."""
+    rows = F.lit(False)
+    for stretch in stretches:
+        here = _in(stretch)
+        if stretch.sample:
+            here &= F.coalesce(F.pmod("msg", F.lit(stretch.sample)) != 0, F.lit(True))
+        rows |= here
+    return F.col("ev").isin(*traces_module.TRACED) & rows
+
+
+def _in(stretch: Stretch) -> Column:
+    inside = F.col("gseq").between(stretch.from_gseq, stretch.to_gseq)
+    return (F.col("node") == stretch.node) & inside
+
+
+def _trace_marks(rare: DataFrame) -> list[TraceMark]:
+    """Return the rows about traces, also those that an earlier batch has kept."""
+    rows = rare.where(F.col("ev").isin(*traces_module.EVENTS) & F.col("client_id").isNotNull())
+    columns = ("node", "boot", "gseq", F.unix_micros("ts"), "ev", "client_id")
+    detail = F.coalesce("detail", F.lit(""))
+    return [TraceMark(*row) for row in rows.select(*columns, detail).collect()]
 
 
 def _silent(events: DataFrame, boots: Sequence[Boot]) -> set[tuple[str, int]]:

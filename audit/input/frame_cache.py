@@ -21,6 +21,7 @@ class Shelf:
         self._spark = spark
         self._place = place
         self._frames: dict[str, DataFrame] = {}
+        self._shelves: dict[str, Shelf] = {}
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the frame `name`; compute and store it if it does not exist."""
@@ -31,7 +32,14 @@ class Shelf:
             self._frames[name] = self._spark.read.schema(made.schema).parquet(place)
         return self._frames[name]
 
+    def below(self, name: str) -> "Shelf":
+        """Return a shelf of its own, cleared with this one; the same for the same name."""
+        if name not in self._shelves:
+            self._shelves[name] = Shelf(self._spark, join(self._place, name.replace(" ", "-")))
+        return self._shelves[name]
+
     def clear(self) -> None:
         """Remove all frames."""
         self._frames.clear()
+        self._shelves.clear()
         remove(self._spark, self._place)

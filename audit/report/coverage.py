@@ -45,6 +45,7 @@ def table(picture: Picture, groups: Groups) -> str:
     body = "".join(_row(node, cells) for node, cells in rows[:_NODES_MAX])
     left = len(rows) - _NODES_MAX
     more = f'<p class="soft">and {plural(left, "more broker")}</p>' if left > 0 else ""
+    more += _traces(picture)
     runs = " All runs together." if picture.batches > 1 else ""
     return (
         '<section class="coverage" aria-labelledby="coverage-title">'
@@ -54,6 +55,22 @@ def table(picture: Picture, groups: Groups) -> str:
         f'<div class="card"><table><thead><tr><th scope="col">Broker</th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>{more}</div></section>"
     )
+
+
+def _traces(picture: Picture) -> str:
+    """Return a line about the clients that were traced; empty if nobody was."""
+    if not picture.traces:
+        return ""
+    clients = len({(each.node, each.client_id) for each in picture.traces})
+    judged = sum(each.judged for each in picture.traces)
+    left = sum(each.not_judged for each in picture.traces)
+    words = (
+        f"{plural(clients, 'client')} recorded in full by a trace: "
+        f"{plural(judged, 'session')} judged there"
+    )
+    if left:
+        words += f", {plural(left, 'session')} not judged: there are too many"
+    return f'<p class="soft">{words}.</p>'
 
 
 def _number(cells: Iterable[tuple[str, Cell]], word: str) -> int:

@@ -92,6 +92,16 @@ class Covered:
 
 
 @dataclass(slots=True)
+class Traced:
+    """A stretch in which one client was recorded in full, and how many of its sessions count."""
+
+    node: str
+    client_id: str
+    judged: int
+    not_judged: int
+
+
+@dataclass(slots=True)
 class Minute:
     """The books of one bin of time, all tenants together."""
 
@@ -233,6 +243,7 @@ class Picture:
     boots: list[Boot] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     coverage: list[Covered] = field(default_factory=list)
+    traces: list[Traced] = field(default_factory=list)
     bin_s: int = 60
     minutes: list[Minute] = field(default_factory=list)
     owed: list[Minute] = field(default_factory=list)  # stages: owed, delivered, dropped, expired

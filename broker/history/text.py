@@ -259,4 +259,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "ban_removed": "ban removed:|{Operator}",
     "ban_expired": "ban over:|{Detail}",
     "operator_action": "an operator has acted:|{Detail}|{count} messages",
+    "trace_began": "an operator traces it: all of it is recorded from here on|level {Detail}",
+    "trace_goes_on": "its trace goes on: all of it is recorded|level {Detail}",
+    "trace_ended": "its trace has ended: no more of it is recorded than of others|level {Detail}",
 }

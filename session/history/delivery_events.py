@@ -82,11 +82,18 @@ class DeliveryEvents:
             return events.UNSTORED | self.recorder.boot << UNSTORED_BOOT_SHIFT | reference
         return reference
 
-    def _is_wanted(self, message_id: int) -> bool:
+    def _is_wanted(self, message_id: int, client_id: str = "") -> bool:
+        """Return whether what becomes of a message is recorded, here of a client's."""
         recorder = self.recorder
         if recorder.is_full:
             return True
-        return recorder.has_messages and message_id != 0 and message_id % recorder.sample == 0
+        if recorder.is_sampled and message_id != 0 and message_id % recorder.sample == 0:
+            return True
+        return recorder.has_traces and client_id in recorder.traced.clients
+
+    def _is_whole(self, client_id: str) -> bool:
+        """Return whether everything of a client is recorded: at `full`, or because of a trace."""
+        return self.recorder.is_full or self.recorder.traces(client_id)
 
     # Sent
 
@@ -117,7 +124,7 @@ class DeliveryEvents:
         if not recorder.has_messages:
             return
         message_id = offset or self.id_of(message)
-        if not self._is_wanted(message_id):
+        if not self._is_wanted(message_id, session.client_id):
             return
         recorder.at(now)
         w0 = _DELIVERED | qos << QOS_SHIFT
@@ -163,7 +170,7 @@ class DeliveryEvents:
         recorder.at(now)
         w0 = _DELIVERED | qos << QOS_SHIFT
         who = recorder.who(session)
-        if recorder.is_full:
+        if self._is_whole(session.client_id):
             w6 = 0 if packet_ids is None else self._packet_ids(packet_ids)
             recorder.put(w0, session.incarnation, connection.number, who, first, count, w6)
             return
@@ -224,7 +231,7 @@ class DeliveryEvents:
     ) -> None:
         recorder = self.recorder
         who = recorder.who(session)
-        if recorder.is_full:
+        if self._is_whole(session.client_id):
             first = ids[0]
             w9 = 0 if first and _are_consecutive(ids) else recorder.extra(ids)
             w6 = self._packet_ids(packet_ids)
@@ -267,7 +274,7 @@ class DeliveryEvents:
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_REDELIVERED, 1, size, check1, check2)
         if not recorder.has_messages or not (
-            recorder.is_full or (message_id and self._is_wanted(message_id))
+            self._is_whole(session.client_id) or (message_id and self._is_wanted(message_id))
         ):
             return
         recorder.at(now)
@@ -320,7 +327,7 @@ class DeliveryEvents:
             return
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_DELIVERED, 1, len(message.payload), 0, 0)
-        if not recorder.is_full:
+        if not self._is_whole(session.client_id):
             return
         recorder.at(now)
         recorder.put(
@@ -406,9 +413,9 @@ class DeliveryEvents:
         message_id = self._id_in_flight(entry)
         if message_id:
             w0 |= HAS_MSG
-            if not self._is_wanted(message_id):
+            if not self._is_wanted(message_id, session.client_id):
                 return
-        elif not recorder.is_full:
+        elif not self._is_whole(session.client_id):
             return
         recorder.at(now)
         recorder.put(
@@ -464,7 +471,8 @@ class DeliveryEvents:
             check1, check2 = _checks(message_id)
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_DROPPED, count, size, check1, check2)
-        if not recorder.is_full and (last or not self._is_wanted(message_id)):
+        is_whole = self._is_whole(session.client_id)
+        if not is_whole and (last or not self._is_wanted(message_id)):
             return
         recorder.at(now)
         w0 = _DROPPED | DROPPED[reason] << REASON_SHIFT
@@ -521,7 +529,7 @@ class DeliveryEvents:
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_EXPIRED, 1, len(message.payload), check1, check2)
         message_id = self.id_of(message)
-        if not message_id or not self._is_wanted(message_id):
+        if not message_id or not self._is_wanted(message_id, session.client_id):
             return
         recorder.at(now)
         recorder.put(_EXPIRED, session.incarnation, conn, recorder.who(session), message_id)
@@ -531,7 +539,7 @@ class DeliveryEvents:
     ) -> None:
         """Record that a session returned a message to its shared subscription."""
         recorder = self.recorder
-        if not recorder.has_messages or not self._is_wanted(offset):
+        if not self._is_wanted(offset, session.client_id):
             return
         recorder.at(now)
         names = recorder.who(session) | recorder.share(share_name)

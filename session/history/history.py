@@ -14,6 +14,7 @@ from session.history.outbox import Outbox
 from session.history.publish_events import PublishEvents
 from session.history.recorder import Recorder
 from session.history.session_events import SessionEvents
+from session.history.trace_events import TraceEvents
 from session.live.connection import Connection
 from session.live.tick import Tick
 from session.settings import Settings
@@ -38,4 +39,5 @@ class History:
         self.deliveries: Final = DeliveryEvents(self.recorder, feed)
         self.sessions: Final = SessionEvents(self.recorder, tick, log, live, feed)
         self.backends: Final = BackendEvents(tick, self.recorder)
+        self.traces: Final = TraceEvents(tick, self.recorder)
         self.outbox: Final = Outbox(tick, self.recorder, log, settings)

@@ -62,7 +62,7 @@ class PersistedSum:
 class WrittenBatch:
     """What is recorded when one batch becomes durable."""
 
-    __slots__ = ("acknowledged", "end", "serial", "stored")
+    __slots__ = ("acknowledged", "end", "serial", "stored", "traced")
 
     def __init__(
         self,
@@ -70,11 +70,13 @@ class WrittenBatch:
         end: int,
         acknowledged: "list[Publication]",
         stored: dict[Book, PersistedSum],
+        traced: list[tuple[int, int]],
     ) -> None:
         self.serial: int = serial
         self.end: int = end  # of the log
         self.acknowledged: list[Publication] = acknowledged
         self.stored: dict[Book, PersistedSum] = stored
+        self.traced: list[tuple[int, int]] = traced
 
 
 class PublishEvents:
@@ -86,6 +88,8 @@ class PublishEvents:
         # Of this tick: answers that wait for the commit, and what was stored.
         self._acknowledged: list[Publication] = []
         self._stored: dict[Book, PersistedSum] = {}
+        # Runs of offsets, first and count, of messages that are recorded because of a trace.
+        self._traced: list[tuple[int, int]] = []
         self._marks: deque[WrittenBatch] = deque()
         self._end: int = 0  # of the log, when a batch was written last
         self._persisted: int = 0  # of the log, as far as it is durable
@@ -131,7 +135,7 @@ class PublishEvents:
         self, session: Session, connection: Connection, packet_id: int, *, waits: bool, now: int
     ) -> None:
         """Record a PUBCOMP: after the commit if it `waits` for it, else now."""
-        if self.recorder.is_full:
+        if self.is_whole(session.client_id):
             publication = self.received(session, connection, packet_id)
             self.answer(publication, waits=waits, now=now)
 
@@ -141,9 +145,12 @@ class PublishEvents:
             self._end = self._persisted = end
         elif self._acknowledged or self._stored or end != self._end:
             self._end = end
-            self._marks.append(WrittenBatch(serial, end, self._acknowledged, self._stored))
+            self._marks.append(
+                WrittenBatch(serial, end, self._acknowledged, self._stored, self._traced)
+            )
             self._acknowledged = []
             self._stored = {}
+            self._traced = []
             if serial <= durable:
                 self.release(serial, now)
 
@@ -178,7 +185,18 @@ class PublishEvents:
     def is_sampled_out(self, message_id: int) -> bool:
         """Return whether sampling leaves this message out."""
         recorder = self.recorder
-        return not recorder.is_full and message_id % recorder.sample != 0
+        if recorder.is_full:
+            return False
+        return not recorder.is_sampled or message_id % recorder.sample != 0
+
+    def is_whole(self, client_id: str) -> bool:
+        """Return whether everything of a client is recorded: at `full`, or because of a trace."""
+        return self.recorder.is_full or self.recorder.traces(client_id)
+
+    def note_traced(self, offset: int, count: int) -> None:
+        """Note messages that are recorded because of a trace: so is that they become durable."""
+        if offset:
+            self._traced.append((offset, count))
 
     def stored(self, book: Book, count: int, size: int, check1: int, check2: int) -> None:
         """Count messages that become durable with the batch of this tick."""
@@ -216,8 +234,21 @@ class PublishEvents:
         if recorder.is_full:
             recorder.put(_PERSISTED, 0, 0, 0, first, count)
             return
-        for offset in range(first + -first % recorder.sample, first + count, recorder.sample):
-            recorder.put(_PERSISTED, 0, 0, 0, offset)
+        if recorder.is_sampled:
+            for offset in range(first + -first % recorder.sample, first + count, recorder.sample):
+                recorder.put(_PERSISTED, 0, 0, 0, offset)
+        if recorder.has_traces:
+            self._persist_traced(mark)
+
+    def _persist_traced(self, mark: WrittenBatch) -> None:
+        recorder = self.recorder
+        for first, count in mark.traced:
+            if not recorder.is_sampled:
+                recorder.put(_PERSISTED, 0, 0, 0, first, count)
+                continue
+            for offset in range(first, first + count):
+                if offset % recorder.sample != 0:
+                    recorder.put(_PERSISTED, 0, 0, 0, offset)
 
 
 class Publication:
@@ -282,11 +313,13 @@ class Publication:
         if not publish_events.recorder.has_messages:
             return
         first = self.first = offset or publish_events.unstored_id(message.number)
+        if not offset:
+            filter_ids = NO_FILTERS
         if publish_events.is_sampled_out(first):
-            return
-        self._put_accepted(
-            message, first, 1, size, self.packet_id, filter_ids if offset else NO_FILTERS, now
-        )
+            if not self._is_traced(filter_ids):
+                return
+            publish_events.note_traced(offset, 1)
+        self._put_accepted(message, first, 1, size, self.packet_id, filter_ids, now)
 
     def accepted_run(
         self,
@@ -313,7 +346,11 @@ class Publication:
         if not offset:
             filter_ids = NO_FILTERS
         first = self.first = offset or publish_events.unstored_id(number)
-        if recorder.is_full:
+        is_whole = recorder.is_full
+        if not is_whole and self._is_traced(filter_ids):
+            is_whole = True
+            publish_events.note_traced(offset, count)
+        if is_whole:
             same = sizes[0] * count == size and min(sizes) == sizes[0]
             recorder.at(now)
             w7 = sizes[0] if same else recorder.extra(sizes)
@@ -332,7 +369,7 @@ class Publication:
         recorder = self._events.recorder
         book = recorder.book(self.tenant, now)
         recorder.count(book, events.STAGE_DROPPED, 1, size, 0, 0)
-        if not recorder.is_full:
+        if not self._events.is_whole(self.client_id):
             return
         recorder.at(now)
         session, connection = self.session, self.connection
@@ -350,7 +387,7 @@ class Publication:
         """Record that a QoS 2 message was received again before its PUBREL."""
         session, connection = self.session, self.connection
         recorder = self._events.recorder
-        if session is None or connection is None or not recorder.is_full:
+        if session is None or connection is None or not self._events.is_whole(self.client_id):
             return
         recorder.at(now)
         recorder.put(
@@ -386,6 +423,8 @@ class Publication:
             return
         recorder.at(now)
         if self.qos == COMPLETED:
+            if not publish_events.is_whole(self.client_id):
+                return  # the level was lowered, or the trace has ended
             recorder.put(
                 _PUB_COMPLETED,
                 session.incarnation,
@@ -397,14 +436,15 @@ class Publication:
             return
         if not recorder.has_messages:
             return
-        if (not first or count == 1) and publish_events.is_sampled_out(first or 1):
+        is_whole = publish_events.is_whole(self.client_id)
+        if not is_whole and (not first or count == 1) and publish_events.is_sampled_out(first or 1):
             return
         w0 = _PUB_ACKED | self.qos << PUB_QOS_SHIFT | self.reason_code << REASON_SHIFT
         if first:
             w0 |= HAS_MSG
         who = recorder.who(session)
         ids = self.packet_ids
-        if recorder.is_full or count == 1:
+        if is_whole or count == 1:
             w6 = self.packet_id if ids is None else recorder.extra(ids)
             recorder.put(w0, session.incarnation, connection.number, who, first, count, w6)
             return
@@ -412,6 +452,13 @@ class Publication:
             if not publish_events.is_sampled_out(first + index):
                 w6 = self._packet_id_at(index)
                 recorder.put(w0, session.incarnation, connection.number, who, first + index, 1, w6)
+
+    def _is_traced(self, filter_ids: list[int]) -> bool:
+        """Return whether a trace wants it: of its publisher, or of one for whom it is stored."""
+        recorder = self._events.recorder
+        if not recorder.has_traces:
+            return False
+        return self.client_id in recorder.traced.clients or recorder.traced.wants_stored(filter_ids)
 
     def _packet_id_at(self, index: int) -> int:
         ids = self.packet_ids

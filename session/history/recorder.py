@@ -11,6 +11,7 @@ import hashlib
 from typing import Final
 
 from session.history.stage_counts import FIELDS, MINUTE_MS, STAGE_COUNT, Book, decode_book
+from session.history.traced import Traced
 from session.settings import Settings
 from session.state.session import Session
 from storage.api import Batch, Store
@@ -84,8 +85,12 @@ class Recorder:
         self.sample: int = 1  # one message in so many is recorded
         self.is_on: bool = False  # anything at all
         self.has_books: bool = False
-        self.has_messages: bool = False
+        self.has_messages: bool = False  # rows of single messages: some of them
+        self.is_sampled: bool = False  # of one message in `sample`
         self.is_full: bool = False  # every message
+        # Is somebody traced of whom more is recorded than the level says?
+        self.has_traces: bool = False
+        self.traced: Final = Traced()
         self.boot: int = 0
         self.boot_ms: int = 0
         self.seq: int = 0  # of the last event that was packed
@@ -140,8 +145,18 @@ class Recorder:
         self.sample = sample if level == events.SAMPLED else 1
         self.is_on = level > events.OFF
         self.has_books = level >= events.BOOKS_LEVEL
-        self.has_messages = level >= events.SAMPLED
+        self.is_sampled = level == events.SAMPLED
         self.is_full = level == events.FULL
+        self.traces_changed()
+
+    def traces_changed(self) -> None:
+        """Look again who is traced: the rows of these clients are complete from `books` up."""
+        self.has_traces = bool(self.traced.clients) and self.has_books and not self.is_full
+        self.has_messages = self.level >= events.SAMPLED or self.has_traces
+
+    def traces(self, client_id: str) -> bool:
+        """Return whether a client's rows are recorded that the level leaves out."""
+        return self.has_traces and client_id in self.traced.clients
 
     def describe(self) -> str:
         """Return the level in force in the form of the setting: `sampled:1/100`."""
@@ -404,6 +419,7 @@ class Recorder:
         if was_whole:
             self._gap_began = self._tally
             self._put_gap(_GAP_BEGINS, 0, now, position)
+            self._tell_traces(now)
             return
         missed = max(0, self._tally - self._gap_began)
         self.suppressed += missed
@@ -411,6 +427,7 @@ class Recorder:
         self._put_gap(reason, missed, now, position)
         if not is_whole:
             self._put_gap(_GAP_BEGINS, 0, now, position)
+        self._tell_traces(now)
 
     def want(self, level: int, sample: int, now: int, position: int) -> None:
         """Take another level of detail as the configured one, and record the change.
@@ -429,6 +446,14 @@ class Recorder:
         self._gap_began = self._tally
         self._set(level, sample)
         self._put_gap(events.DETAIL_CHANGED, missed, now, position)
+        self._tell_traces(now)
+
+    def _tell_traces(self, now: int) -> None:
+        """Record at which level the traces go on."""
+        for client_id in self.traced.clients:
+            self.at(now)
+            detail = self.words(f"{self.describe()}, the level has changed")
+            self.put(events.TRACE_GOES_ON, 0, 0, self.name(f"{client_id}\0") | detail, 0)
 
     def trimmed(self, size: int) -> None:
         """Count `size` bytes of this boot's rows as deleted."""

@@ -316,6 +316,8 @@ class SessionEvents:
             subscription.qos,
         )
         recorder = self._recorder
+        if recorder.traced.clients and subscription.share_name is None:
+            recorder.traced.hold(session.client_id, stream)
         if not recorder.is_on:
             return
         recorder.at(self._tick.now)

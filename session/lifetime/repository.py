@@ -233,6 +233,15 @@ class Sessions:
                 self._tick.totals_changed = True
         return old is None
 
+    def streams_of(self, session: Session) -> set[int]:
+        """Return the streams whose messages are stored for a loaded session, not for a group."""
+        found = {
+            self._routes.filter_id(each.stream_filter)
+            for each in session.subscriptions.values()
+            if each.holds and each.share_name is None
+        }
+        return found - {0}
+
     def _stream_of(self, session: Session, subscription: Subscription) -> tuple[int, int]:
         """Return the stream of a subscription, 0 = none, and the offset after which it begins."""
         if subscription.share_name is not None:

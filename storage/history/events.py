@@ -73,6 +73,9 @@ EVENTS: Final[dict[int, str]] = {
     111: "ban_removed",
     112: "ban_expired",
     113: "operator_action",
+    114: "trace_began",
+    115: "trace_goes_on",
+    116: "trace_ended",
 }
 
 SESSION_CREATED: Final = 1
@@ -126,6 +129,9 @@ BAN_ADDED: Final = 110
 BAN_REMOVED: Final = 111
 BAN_EXPIRED: Final = 112
 OPERATOR_ACTION: Final = 113
+TRACE_BEGAN: Final = 114
+TRACE_GOES_ON: Final = 115
+TRACE_ENDED: Final = 116
 # Their second name is a backend, not a shared group.
 BACKEND_EVENTS: Final = (
     BACKEND_FOLLOWS,

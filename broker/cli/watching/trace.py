@@ -82,12 +82,15 @@ def run(options: argparse.Namespace) -> int:
         "for_ms": str(options.for_ms),
         "payload_bytes": str(PAYLOAD_BYTES if options.payload else 0),
     }
-    number = ask_broker(options, request)["trace"]
+    begun = ask_broker(options, request)
+    number = begun["trace"]
     over = ""
     try:
         if options.output == "text":
             seconds = options.for_ms // 1000
             print_lines([f"trace {number} is on for {seconds} s: {MARKS}"], flush=True)
+            if begun.get("not_recorded"):
+                print_lines([f"the history records no more: {begun['not_recorded']}"], flush=True)
         while not over:
             answer = ask_broker(options, {"do": "trace_read", "trace": number})
             lines = json.loads(answer["lines"])

@@ -31,6 +31,7 @@ STATES: Final[dict[str, str]] = {
 }
 ENDS: Final = frozenset({"session_expired", "session_terminated"})
 NOTABLE_MAX: Final = 10  # events that are told one by one; the newest
+TRACED_MAX: Final = 5  # stretches in which it was traced that are told one by one; the newest
 
 
 class Story:
@@ -41,6 +42,7 @@ class Story:
         self.counts: Counter[str] = Counter()  # of events by name
         self.dropped: Counter[str] = Counter()  # messages by reason
         self._notable: list[Event] = []  # the newest of those that lose something
+        self._traced: list[tuple[Event, Event | None]] = []  # the newest: from when to when
 
     def add(self, event: Event) -> None:
         """Take an event of the client."""
@@ -54,6 +56,10 @@ class Story:
             self.dropped[why or "expired"] += count if isinstance(count, int) else 1
         if name in ENDS or name in ("session_purged", "history_gap"):
             self._notable = [*self._notable, event][-NOTABLE_MAX:]
+        if name == "trace_began":
+            self._traced = [*self._traced, (event, None)][-TRACED_MAX:]
+        elif name == "trace_ended" and self._traced:
+            self._traced[-1] = self._traced[-1][0], event
 
     def sentences(self) -> Iterator[str]:
         """Yield what it tells, a line each."""
@@ -73,6 +79,12 @@ class Story:
             )
         for event in self._notable:
             yield f"{moment(event['ts'])}: {describe(event)}"
+        for began, ended in self._traced:
+            until = "now, or the end of the broker" if ended is None else moment(ended["ts"])
+            yield (
+                f"a trace had all of it recorded from {moment(began['ts'])} to {until}: "
+                "`holdfast history timeline` has what became of its messages then"
+            )
         if counts["unsubscribed"]:
             yield f"it unsubscribed {_times(counts['unsubscribed'])}"
         for why, count in sorted(self.dropped.items()):
@@ -168,7 +180,7 @@ def limits_of_knowledge(level: int, *, has_rules: bool) -> Iterator[str]:
         yield (
             f"history.detail is {LEVELS[level]!r}: what became of single messages is not "
             'recorded. With "full" it is from then on, for all clients (SIGHUP is enough, '
-            "unless it is off); a trace shows it for this one, while it is on"
+            "unless it is off); `holdfast trace client` records it for this one while it is on"
         )
     if has_rules:
         yield "what the rules deny is in the log: event client_denied"

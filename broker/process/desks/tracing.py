@@ -1,7 +1,8 @@
 """Traces of a running broker: begin, read, list and end them over the control socket.
 
 A reader asks again and again for what is new; it gets a limited number of lines each time, and is
-told how many there was no room for. Each trace is logged with the user who asked. Read next:
+told how many there was no room for. Each trace is logged with the user who asked. While a client is
+traced, the history records all of its rows (`session.history.trace_events`). Read next:
 `broker.operations.tracing.traces`, `broker.cli.watching.trace`.
 """
 
@@ -13,8 +14,9 @@ from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import BY, Absent, ControlError, Request
 from broker.operations.tracing.taps import Taps
-from broker.operations.tracing.traces import FOR_MS_MAX, Trace, TraceError, Traces
+from broker.operations.tracing.traces import CLIENT, FOR_MS_MAX, Trace, TraceError, Traces
 from session.engine import Engine
+from storage.errors import DamagedRows, Recoverable
 
 ADD: Final = "trace_add"
 READ: Final = "trace_read"
@@ -37,6 +39,7 @@ class TraceDesk:
         self.traces: Final = Traces()
         self.taps: Final = Taps(self.traces, driver)
         self._is_looking = False
+        self._recorded: Final[set[int]] = set()  # numbers of traces that the history knows
 
     def answer(self, request: Request) -> Request:
         """Answer a request of `REQUESTS`. Raises `ControlError`."""
@@ -71,7 +74,26 @@ class TraceDesk:
         self._settle()
         if not self._is_looking:
             self._look()
-        return {"trace": str(trace.number)}
+        why_not = self._record(trace) if trace.kind == CLIENT else ""
+        return {"trace": str(trace.number), "not_recorded": why_not}
+
+    def _record(self, trace: Trace) -> str:
+        """Let the history record all rows of a client; return why it does not, "" = it does."""
+        found = ["the broker is shutting down"]
+
+        def begin() -> None:
+            try:
+                administration = self._engine.administer(self._driver.now)
+                until_ms = self._driver.now + trace.until_ms - self._now_ms()
+                raises = administration.trace(trace.value, until_ms, trace.by)
+            except (DamagedRows, Recoverable) as problem:
+                found[0] = str(problem)
+                return
+            self._recorded.add(trace.number)
+            found[0] = "" if raises else "history.detail leaves out single messages on purpose"
+
+        self._driver.run(begin)
+        return found[0]
 
     def _read(self, request: Request) -> Request:
         """Tell the lines that are new, how many were left out, and why it is over, if it is."""
@@ -100,7 +122,8 @@ class TraceDesk:
 
     def _remove(self, request: Request) -> Request:
         trace = self._find(request)
-        self._end(trace, f"{request[BY]} has stopped it")
+        self.traces.end(trace, f"{request[BY]} has stopped it")
+        self._forget(trace, by_operator=True)
         self._settle()
         return {"trace": str(trace.number)}
 
@@ -111,8 +134,20 @@ class TraceDesk:
             raise Absent(f"no trace {text[:40]!r} is on: `holdfast trace list` lists them")
         return trace
 
-    def _end(self, trace: Trace, why: str) -> None:
-        self.traces.end(trace, why)
+    def _forget(self, trace: Trace, *, by_operator: bool = False) -> None:
+        """Let the history record no more of a traced client than of the others."""
+        if trace.number not in self._recorded:
+            return
+        self._recorded.remove(trace.number)
+
+        def end() -> None:
+            try:
+                administration = self._engine.administer(self._driver.now)
+            except Recoverable:
+                return  # the broker ends, and has ended what was traced
+            administration.untrace(trace.value, trace.over, by_operator=by_operator)
+
+        self._driver.run(end)
 
     def _settle(self) -> None:
         """Let the streams and the engine tell what the traces want, or nothing."""
@@ -129,6 +164,7 @@ class TraceDesk:
         for trace in before:
             if trace.over:
                 self._log.info("trace_ended", trace.over, trace=trace.number, kind=trace.kind)
+                self._forget(trace)
         if any(trace.over for trace in before):
             self._settle()
         self._is_looking = bool(self.traces)

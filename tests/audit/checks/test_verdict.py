@@ -50,3 +50,10 @@ def test_the_verdict_is_the_worst_there_is() -> None:
 def test_there_are_nineteen_invariants() -> None:
     assert len(INVARIANTS) == 19
     assert all(invariant.title and invariant.source for invariant in INVARIANTS.values())
+
+
+def test_two_parts_of_one_invariant_are_one_outcome() -> None:
+    one = Outcome("L2", 3, 1, 2, [{"what": "a"}])
+    both = one.plus(Outcome("L2", 4, 2, 0, [{"what": "b"}, {"what": "c"}]), 2)
+    assert (both.checked, both.violated, both.unknown) == (7, 3, 2)
+    assert both.witnesses == [{"what": "a"}, {"what": "b"}]

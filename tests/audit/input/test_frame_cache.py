@@ -25,3 +25,15 @@ def test_a_frame_is_made_once_and_is_there_until_the_end(
     assert list((tmp_path / "work" / "some-numbers").glob("*.parquet"))
     shelf.clear()
     assert not (tmp_path / "work").exists()
+
+
+def test_a_shelf_below_another_has_frames_of_its_own_and_goes_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shelf = Shelf(spark, str(tmp_path / "work"))
+    below = shelf.below("some traces")
+    assert shelf.below("some traces") is below
+    assert shelf.keep("numbers", lambda: spark.range(3)).count() == 3
+    assert below.keep("numbers", lambda: spark.range(2)).count() == 2
+    shelf.clear()
+    assert not (tmp_path / "work").exists()

@@ -7,6 +7,7 @@ import pytest
 from audit.report import coverage
 from audit.report import page as report
 from audit.report.coverage import Cell
+from audit.report.summary import Traced
 from tests.audit import pictures
 
 OF_MESSAGES = "DFOE"
@@ -73,3 +74,14 @@ def test_an_invariant_that_was_not_tested_everywhere_says_where() -> None:
     assert re.search(r'<a class="tile unknown" href="#D1">.*?not recorded everywhere', page)
     assert "holdfast-2, 2026-11-01 08:00:00 to 12:00:00 UTC: single messages were not" in page
     assert "All 19 invariants hold" not in page
+
+
+def test_what_traces_had_recorded_is_told_with_what_of_it_was_not_judged() -> None:
+    picture = pictures.uneven()
+    assert "by a trace" not in coverage.table(picture, [("Sessions", ("S",))])
+    picture.traces = [Traced("n", "c", 1, 0), Traced("n", "c", 2, 0), Traced("n", "d", 1, 0)]
+    said = coverage.table(picture, [("Sessions", ("S",))])
+    assert "2 clients recorded in full by a trace: 4 sessions judged there.</p>" in said
+    picture.traces.append(Traced("n", "e", 0, 7))
+    said = coverage.table(picture, [("Sessions", ("S",))])
+    assert "4 sessions judged there, 7 sessions not judged: there are too many." in said

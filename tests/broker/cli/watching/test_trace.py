@@ -122,6 +122,17 @@ def test_a_trace_ends_with_its_time(run: Run, start: Callable[..., BrokerProcess
     assert done.stderr == ""
 
 
+def test_a_client_of_whom_no_more_is_recorded_is_watched_all_the_same(
+    run: Run, start: Callable[..., BrokerProcess]
+) -> None:
+    broker = start(HOLDFAST__HISTORY__DETAIL="sessions")
+    done = run("trace", "client", "c", "--for", "1s", "--data-dir", str(broker.data_dir))
+    assert done.stdout.splitlines()[1:] == [
+        "the history records no more: history.detail leaves out single messages on purpose",
+        "trace 1 has ended: its time is over",
+    ]
+
+
 def test_what_cannot_be_watched_is_said(run: Run, start: Callable[..., BrokerProcess]) -> None:
     broker = start()
 

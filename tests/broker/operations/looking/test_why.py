@@ -5,6 +5,7 @@ import pytest
 from broker.operations.looking.why import (
     NOTABLE_MAX,
     STATES,
+    TRACED_MAX,
     Story,
     connection_lines,
     limits_of_knowledge,
@@ -161,3 +162,20 @@ def test_a_clean_session_is_told_with_its_subscriptions() -> None:
     assert "no subscription of it matches 'b'" in "\n".join(connection_lines(shown, "b"))
     many = connected(topic_filters=filters, subscriptions=5000)
     assert "no subscription of the first 1,000 of it" in "\n".join(connection_lines(many, "b"))
+
+
+def test_traces_are_told_from_when_to_when() -> None:
+    said = told(
+        event("trace_began", detail="books, olga"),
+        event("msg_delivered", msg=3),
+        {**event("trace_ended", detail="books, its time is over"), "ts": 1_700_000_060_000_000},
+        event("trace_began", detail="books, olga"),
+    )
+    first, second = (line for line in said.splitlines() if "a trace had all of it" in line)
+    assert "22:13:20.000Z to 2023-11-14 22:14:20.000Z: `holdfast history timeline`" in first
+    assert "to now, or the end of the broker: " in second
+
+
+def test_of_many_traces_the_newest_are_told() -> None:
+    said = told(*[event("trace_began", detail="books, olga")] * (TRACED_MAX + 3))
+    assert said.count("a trace had all of it") == TRACED_MAX

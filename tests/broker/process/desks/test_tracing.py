@@ -8,6 +8,7 @@ from broker.operations.control_socket import BY, ControlError, Request
 from broker.operations.tracing.traces import UNREAD_MS_MAX
 from broker.process.desks.tracing import ADD, LIST, READ, REMOVE, TraceDesk
 from mqtt.packets import Pingreq, Pingresp
+from storage.history.events import SESSIONS
 from tests.broker.inside import InsideBroker, run
 
 
@@ -108,5 +109,63 @@ def test_losses_are_told_while_a_trace_is_on_only() -> None:
         assert line["text"] == "does not get 3 messages: queue full"
         desk.answer({"do": REMOVE, "trace": number, BY: "anna"})
         assert losses.tell is None
+
+    run(play)
+
+
+def test_the_history_tells_all_of_a_traced_client_until_it_is_stopped() -> None:
+    async def play(broker: InsideBroker) -> None:
+        desk = desk_of(broker)
+        clients = broker.engine._recorder.traced.clients
+        answer = desk.answer(
+            {"do": ADD, "kind": "client", "value": "boat-17", "for_ms": "60000", BY: "anna"}
+        )
+        assert answer["not_recorded"] == "" and list(clients) == ["boat-17"]
+        add(desk, "topic", "boat-17")
+        assert list(clients) == ["boat-17"]
+        desk.answer({"do": REMOVE, "trace": answer["trace"], BY: "anna"})
+        assert not clients
+        desk.answer({"do": READ, "trace": answer["trace"]})
+
+    run(play)
+
+
+def test_the_history_tells_no_more_of_a_client_whose_trace_nobody_reads() -> None:
+    async def play(broker: InsideBroker) -> None:
+        desk = desk_of(broker)
+        add(desk, "client", "boat-17")
+        (trace,) = desk.traces
+        trace.read_ms -= UNREAD_MS_MAX + 1000
+        await broker.until(lambda: not desk.traces)
+        assert not broker.engine._recorder.traced.clients
+
+    run(play)
+
+
+def test_a_level_that_leaves_out_messages_on_purpose_is_said() -> None:
+    async def play(broker: InsideBroker) -> None:
+        broker.engine._recorder.want(SESSIONS, 1, broker.driver.now, 0)
+        desk = desk_of(broker)
+        answer = desk.answer(
+            {"do": ADD, "kind": "client", "value": "c", "for_ms": "60000", BY: "anna"}
+        )
+        assert answer["not_recorded"] == "history.detail leaves out single messages on purpose"
+
+    run(play)
+
+
+def test_a_broker_that_ends_is_traced_and_records_no_more() -> None:
+    async def play(broker: InsideBroker) -> None:
+        desk = desk_of(broker)
+        number = add(desk, "client", "c")
+        broker.engine.drain(broker.driver.now)
+        answer = desk.answer(
+            {"do": ADD, "kind": "client", "value": "d", "for_ms": "60000", BY: "anna"}
+        )
+        assert "shutting down" in answer["not_recorded"]
+        desk.answer({"do": REMOVE, "trace": number, BY: "anna"})
+        assert list(broker.engine._recorder.traced.clients) == ["c"]
+        broker.engine.finish(broker.driver.now)
+        assert not broker.engine._recorder.traced.clients
 
     run(play)
