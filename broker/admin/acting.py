@@ -6,6 +6,7 @@ HTTP, and must never decide who may ask. Read next: `broker.admin.asking`,
 """
 
 import base64
+import binascii
 import json
 from typing import Any, Final
 
@@ -173,3 +174,21 @@ class Acting:
         """Have the broker read its files again, as SIGHUP does."""
         answer = await self._asking.ask({"do": "config_reload"}, name)
         return records.Reloaded(**{key: json.loads(value) for key, value in answer.items()})
+
+
+def payload_of(wanted: records.Publication) -> bytes:
+    """Return what a message is to say. Raises `ValueError`."""
+    if wanted.text is not None and wanted.payload is None:
+        return wanted.text.encode()
+    if wanted.text is not None or wanted.payload is None:
+        raise ValueError("expected text or payload, one of them")
+    try:
+        return base64.b64decode(wanted.payload, validate=True)
+    except (ValueError, binascii.Error):
+        raise ValueError("payload: expected Base64") from None
+
+
+def publish_details(wanted: records.Publication, payload: bytes) -> dict[str, Any]:
+    """Return what the admin log says of a message: never what is in it."""
+    details = {"topic": wanted.topic, "qos": wanted.qos, "retain": wanted.retain}
+    return {**details, "bytes": len(payload), "reason": wanted.reason}

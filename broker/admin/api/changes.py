@@ -4,12 +4,11 @@ What would only be tried (`dry_run`) changes nothing and is in no log. Must neve
 secret. Read next: `broker.admin.asking`, `broker.admin.acting`, `broker.admin.api.table`.
 """
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from broker.admin.access.roles import Role
+from broker.admin.acting import payload_of, publish_details
 from broker.admin.api.endpoints import Call
 from broker.admin.api.values import duration_s
 from broker.admin.problems import Refused
@@ -171,21 +170,14 @@ async def delete_all_retained(call: Call) -> Any:
 async def publish(call: Call) -> Any:
     """Publish a message."""
     wanted = call.body
-    if (wanted.text is None) == (wanted.payload is None):
-        raise Refused(400, "expected text or payload, one of them")
     try:
-        payload = (
-            wanted.text.encode()
-            if wanted.text is not None
-            else base64.b64decode(wanted.payload, validate=True)
-        )
-    except (ValueError, binascii.Error):
-        raise Refused(400, "payload: expected Base64") from None
-    details = {"topic": wanted.topic, "qos": wanted.qos, "retain": wanted.retain}
+        payload = payload_of(wanted)
+    except ValueError as problem:
+        raise Refused(400, str(problem)) from None
     return await _change(
         call,
         "publish",
-        {**details, "bytes": len(payload), "reason": wanted.reason},
+        publish_details(wanted, payload),
         lambda: call.services.acting.publish(wanted, call.who.name, payload),
     )
 

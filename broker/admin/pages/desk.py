@@ -11,7 +11,7 @@ from broker.admin.pages.fresh import Fresh
 from broker.admin.pages.growth import Growth, Point
 from broker.admin.pages.notices import Notices
 from broker.admin.problems import EXPECTED
-from broker.admin.records import Backlog
+from broker.admin.records import Backlog, Reloaded
 from broker.admin.services import Services
 from storage.time import machine_clocks
 
@@ -40,6 +40,17 @@ class Followed:
         self.over = over
 
 
+class Reload:
+    """What the last reload that was asked for here has done."""
+
+    __slots__ = ("at", "by", "done")
+
+    def __init__(self, done: Reloaded, by: str, at: str) -> None:
+        self.done: Final = done
+        self.by: Final = by
+        self.at: Final = at  # wall-clock time as text
+
+
 class Desk:
     """What one process keeps for all who look."""
 
@@ -53,6 +64,7 @@ class Desk:
         self._counted_s = 0.0  # wall clock of the newest count
         self.backlog: Backlog | None = None  # as the broker has counted it last
         self.why: str = "not counted yet"  # there is none
+        self.reload: Reload | None = None  # None = none was asked for
 
     async def run(self) -> None:
         """Look for ever at what the broker has counted."""

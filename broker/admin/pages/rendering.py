@@ -51,7 +51,7 @@ PLACES: Final = (
     ("/past", "Audit and crashes"),
 )
 TRACE_PLACE: Final = ("/trace", "Trace")
-ADMIN_PLACE: Final = ("/access", "Access")
+ADMIN_PLACES: Final = (("/broker", "Broker"), ("/access", "Access"))
 LONG_TEXT: Final = 2000  # characters of a sentence that names something
 
 
@@ -138,7 +138,7 @@ def places(who: Who) -> tuple[tuple[str, str], ...]:
     if who.role >= Role.OPERATOR:
         found.insert(-1, TRACE_PLACE)
     if who.role >= Role.ADMIN:
-        found.append(ADMIN_PLACE)
+        found.extend(ADMIN_PLACES)
     return tuple(found)
 
 

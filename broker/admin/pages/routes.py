@@ -13,7 +13,17 @@ from starlette.routing import BaseRoute, Route
 from broker.admin import problems
 from broker.admin.access.roles import Who
 from broker.admin.pages.desk import Desk
-from broker.admin.pages.serving import actions, bans, clients, front, rest, tracing
+from broker.admin.pages.serving import (
+    actions,
+    bans,
+    broker,
+    clients,
+    front,
+    groups,
+    publishing,
+    rest,
+    tracing,
+)
 from broker.admin.pages.serving.pages import to_log_in, trouble
 from broker.admin.problems import Refused
 from broker.admin.web.gate import WHO, form_of
@@ -33,6 +43,9 @@ ROUTES: Final[list[BaseRoute]] = [
     Route("/bans", bans.bans, methods=BOTH),
     Route("/bans/remove", bans.remove, methods=["POST"]),
     Route("/topics", rest.topics),
+    Route("/group", groups.group),
+    Route("/group/purge", groups.purge, methods=BOTH),
+    Route("/publish", publishing.publish, methods=BOTH),
     Route("/retained", rest.retained),
     Route("/retained/delete", actions.delete_retained, methods=BOTH),
     Route("/storage", rest.storage),
@@ -41,6 +54,9 @@ ROUTES: Final[list[BaseRoute]] = [
     Route("/trace/lines", tracing.lines),
     Route("/trace/stop", tracing.stop, methods=["POST"]),
     Route("/past", rest.past),
+    Route("/broker", broker.broker),
+    Route("/broker/log-level", broker.log_level, methods=["POST"]),
+    Route("/broker/reload", broker.reload, methods=["POST"]),
     Route("/access", rest.access),
     Route("/login", rest.log_in),
     Route("/static/{name:path}", rest.static),

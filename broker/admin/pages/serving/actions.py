@@ -34,15 +34,11 @@ async def purge(visit: Visit) -> Response:
     older, topic = visit.asked("older"), visit.asked("topic")
     kick = visit.asked("kick") == "yes"
     asking, who = visit.services.asking, visit.who
-    try:
-        older_ms = 1000 * values.duration_s(older) if older else 0
-    except ValueError as problem:
-        return _purge_page(visit, client_id, None, f"{older[:80]!r}: {problem}")
-    wrong = wrong_filter(topic)
+    older_ms, wrong = chosen(visit)
     if wrong:
         return _purge_page(visit, client_id, None, wrong)
     if visit.request.method == "POST":
-        reason = _reason(visit)
+        reason = reason_of(visit)
 
         async def work() -> Purged:
             return await asking.purge(
@@ -91,12 +87,27 @@ def _purge_page(
         may_go=bool(dropped),
         go_word=f"Drop {amounts.plural(dropped, 'message')}",
         reason_is_told=False,
-        options=[
-            {"name": name, "label": label, "hint": hint, "value": visit.asked(name)}
-            for name, (label, hint) in OPTIONS.items()
-        ],
+        options=options(visit),
         fields={"older": older, "topic": topic, "kick": "yes" if is_online else ""},
     )
+
+
+def chosen(visit: Visit) -> tuple[int, str]:
+    """Return how old what goes must be, ms; and what is wrong with it, "" = nothing."""
+    older = visit.asked("older")
+    try:
+        older_ms = 1000 * values.duration_s(older) if older else 0
+    except ValueError as problem:
+        return 0, f"{older[:80]!r}: {problem}"
+    return older_ms, wrong_filter(visit.asked("topic"))
+
+
+def options(visit: Visit) -> list[dict[str, str]]:
+    """Return the fields with which one chooses what goes."""
+    return [
+        {"name": name, "label": label, "hint": hint, "value": visit.asked(name)}
+        for name, (label, hint) in OPTIONS.items()
+    ]
 
 
 @for_role(Role.OPERATOR)
@@ -105,7 +116,7 @@ async def delete(visit: Visit) -> Response:
     client_id = await named(visit)
     asking, who = visit.services.asking, visit.who
     if visit.request.method == "POST":
-        reason = _reason(visit)
+        reason = reason_of(visit)
 
         async def work() -> Any:
             return await asking.delete(client_id, who.name, reason=reason, dry_run=False)
@@ -134,7 +145,7 @@ async def kick(visit: Visit) -> Response:
     client_id = await named(visit)
     asking, who = visit.services.asking, visit.who
     if visit.request.method == "POST":
-        reason = _reason(visit)
+        reason = reason_of(visit)
 
         async def work() -> Any:
             return await asking.kick(client_id, who.name, reason=reason)
@@ -167,7 +178,7 @@ async def delete_retained(visit: Visit) -> Response:
         raise Refused(400, "the address names no topic")
     acting = visit.services.acting
     if visit.request.method == "POST":
-        reason = _reason(visit)
+        reason = reason_of(visit)
 
         async def work() -> Any:
             return await acting.delete_retained(who.name, topic=topic, reason=reason, dry_run=False)
@@ -215,7 +226,8 @@ async def reclaim(visit: Visit) -> Response:
     return visit.go("/storage", notice)
 
 
-def _reason(visit: Visit) -> str:
+def reason_of(visit: Visit) -> str:
+    """Return the reason that a form gives. Raises `Refused`."""
     reason = form_of(visit.request.scope).get("reason", "")
     try:
         values.REASON.parse(reason)

@@ -65,6 +65,7 @@ async def topics(visit: Visit) -> Response:
         filter_problem=wrong or "",
         cursor=cursor,
         groups_cursor=groups_cursor,
+        may_act=visit.may_act,
     )
     return visit.page("topics", "/topics", **context)
 

@@ -8,6 +8,7 @@ import base64
 from typing import Any
 
 from broker.admin.pages.rendering import payload
+from broker.admin.pages.views import groups as groups_view
 from broker.admin.pages.views.owed import shown
 from broker.admin.pages.words import amounts, links
 from broker.admin.records import Group, Page, Retained, RetainedMessage, TopicReaders
@@ -26,6 +27,7 @@ def context(
     filter_problem: str,
     cursor: str,
     groups_cursor: str,
+    may_act: bool,
 ) -> dict[str, Any]:
     """Return what the page of topics shows."""
     here = {"topic": topic, "filter": topic_filter}
@@ -46,7 +48,10 @@ def context(
         "retained_notes": retained.notes,
         "retained_empty": nothing,
         "retained_shown": shown(len(retained.items), retained.as_of),
-        "groups": groups.items,
+        "groups": [
+            {"group": each, "href": groups_view.address("/group", each)} for each in groups.items
+        ],
+        "publish": links.url("/publish", topic=topic) if may_act else "",
         "groups_shown": shown(len(groups.items), groups.as_of),
         "groups_notes": groups.notes,
         "links": {

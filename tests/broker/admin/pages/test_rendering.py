@@ -41,10 +41,11 @@ def test_no_other_file_is_served(name: str) -> None:
     assert rendering.static_file(name) is None
 
 
-def test_only_an_admin_is_led_to_access() -> None:
+def test_only_an_admin_is_led_to_what_is_for_admins() -> None:
     places = {role: dict(rendering.places(Who("x", role, False, "login", ""))) for role in Role}
-    assert "/access" in places[Role.ADMIN]
-    assert "/access" not in places[Role.OPERATOR] | places[Role.VIEWER]
+    for path in ("/access", "/broker"):
+        assert path in places[Role.ADMIN]
+        assert path not in places[Role.OPERATOR] | places[Role.VIEWER]
 
 
 def test_a_payload_is_text_or_hexadecimal() -> None:

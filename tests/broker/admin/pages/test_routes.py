@@ -14,7 +14,11 @@ def test_only_what_changes_something_takes_a_form() -> None:
     assert changing == {
         "/bans",
         "/bans/remove",
+        "/broker/log-level",
+        "/broker/reload",
         "/client/kick",
+        "/group/purge",
+        "/publish",
         "/retained/delete",
         "/session/delete",
         "/session/purge",

@@ -18,6 +18,7 @@ PATHS = (
     "/connections",
     "/topics",
     "/retained?topic=plant/7/state",
+    "/group?name=crew&filter=orders/%23",
     "/storage",
     "/past",
 )
@@ -28,10 +29,14 @@ OPERATORS = (
     "/retained/delete?topic=plant/7/state",
     "/trace",
     "/bans",
+    "/group/purge?name=crew&filter=orders/%23",
+    "/publish",
 )
+ADMINS = ("/access", "/broker")
+DEEDS = ("/storage/reclaim", "/broker/reload", "/broker/log-level")
 
 
-@pytest.mark.parametrize("path", (*PATHS, *OPERATORS, "/access"))
+@pytest.mark.parametrize("path", (*PATHS, *OPERATORS, *ADMINS))
 def test_who_is_not_known_is_led_to_the_form_and_back(port_town: Running, path: str) -> None:
     answer = port_town.as_browser().get(path)
     assert answer.status_code == 303
@@ -54,10 +59,11 @@ def test_a_role_opens_its_pages_and_no_other(
         assert client.get(path).status_code == 200, path
     for path in OPERATORS:
         assert client.get(path).status_code == (200 if may_act else 403), path
-    assert client.get("/access").status_code == (200 if may_administer else 403)
+    for path in ADMINS:
+        assert client.get(path).status_code == (200 if may_administer else 403), path
 
 
-@pytest.mark.parametrize("path", (*OPERATORS, "/storage/reclaim"))
+@pytest.mark.parametrize("path", (*OPERATORS, *DEEDS))
 def test_a_viewer_changes_nothing(port_town: Running, browse: Browse, path: str) -> None:
     client = browse("vera")
     csrf = client.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -68,7 +74,7 @@ def test_a_viewer_changes_nothing(port_town: Running, browse: Browse, path: str)
     assert port_town.log_lines() == before
 
 
-@pytest.mark.parametrize("path", (*OPERATORS, "/storage/reclaim"))
+@pytest.mark.parametrize("path", (*OPERATORS, *DEEDS))
 def test_without_the_token_of_the_form_nothing_is_changed(browse: Browse, path: str) -> None:
     client = browse("olga")
     assert client.post(path, data={"csrf": "other"}).status_code == 403
@@ -78,7 +84,7 @@ def test_without_the_token_of_the_form_nothing_is_changed(browse: Browse, path: 
 
 def test_every_page_has_its_policy_and_is_not_kept(port_town: Running, browse: Browse) -> None:
     client = browse("anna")
-    for path in (*PATHS, "/access", "/session?id=nobody"):
+    for path in (*PATHS, *ADMINS, "/session?id=nobody"):
         answer = client.get(path)
         assert answer.headers["content-security-policy"] == CSP, path
         assert answer.headers["cache-control"] == "no-store", path
@@ -95,6 +101,8 @@ def test_every_page_has_its_policy_and_is_not_kept(port_town: Running, browse: B
         ("/?cursor=zz", 400, "cursor"),
         ("/retained?topic=nothing", 404, "no retained message"),
         ("/retained?topic=a/%23", 400, "names no topic"),
+        ("/group?name=crew", 400, "names no group"),
+        ("/group?name=crew&filter=a", 404, "no shared group"),
         ("/access?cursor=zz", 400, "expected that of another page"),
         ("/?match=%ff", 400, "not text"),
         ("/nowhere", 404, "Not found"),
