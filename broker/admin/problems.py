@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from broker.admin import records
 from broker.admin.access.admin_log import AdminLogError
-from broker.admin.access.private_file import AccessFileError
+from broker.admin.access.private_file import AccessFileError, BadEntry, EntryRefused, NoEntry
 from broker.admin.asking import BadCursor
 from broker.admin.sources.lanes import Busy, TooLong, Unreadable
 from broker.admin.sources.reading import NotThere
@@ -54,15 +54,17 @@ def refused(problem: Exception) -> Refused:
     if isinstance(problem, Refused):
         return problem
     text = str(problem)
-    if isinstance(problem, NotThere):
+    if isinstance(problem, (NotThere, NoEntry)):
         return Refused(404, text)
+    if isinstance(problem, BadEntry):
+        return Refused(400, text)
     if isinstance(problem, BadCursor):
         return Refused(400, "cursor: expected the `next` of another page of this list")
     if isinstance(problem, Unanswered):
         return Refused(503, f"the broker does not answer: {text}", retry_s=RETRY_S)
     if isinstance(problem, Busy):
         return Refused(503, text, retry_s=RETRY_S)
-    if isinstance(problem, ControlError):
+    if isinstance(problem, (ControlError, EntryRefused)):
         return Refused(409, text)
     if isinstance(problem, AdminLogError):
         return Refused(503, f"without a line in the admin log nothing is changed: {text}")

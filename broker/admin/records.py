@@ -484,6 +484,11 @@ class Reloaded(Struct):
     problems: list[str]
 
 
+RoleWord = Literal["viewer", "operator", "admin"]
+AccessName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+Password = Annotated[str, Meta(min_length=12, max_length=1024)]
+
+
 class Me(Struct):
     """Who asks."""
 
@@ -518,6 +523,21 @@ class TokenRow(Struct):
     expired: bool
 
 
+class TokenWanted(Struct, forbid_unknown_fields=True):
+    """A token to be made."""
+
+    name: AccessName
+    role: RoleWord
+    expires: Duration
+    payloads: bool = False
+
+
+class TokenMade(TokenRow):
+    """A token that was made."""
+
+    token: Annotated[str, Meta(description="itself, told this once")]
+
+
 class UserRow(Struct):
     """A user of the dashboard."""
 
@@ -525,6 +545,36 @@ class UserRow(Struct):
     role: Literal["viewer", "operator", "admin"]
     payloads: bool
     changed_at: Moment
+
+
+class UserWanted(Struct, forbid_unknown_fields=True):
+    """A user to be added."""
+
+    name: AccessName
+    role: RoleWord
+    password: Password
+    payloads: bool = False
+
+
+class UserChange(Struct, forbid_unknown_fields=True):
+    """What is to be changed of a user; what is null stays as it is."""
+
+    role: RoleWord | None = None
+    payloads: bool | None = None
+    password: Password | None = None
+
+
+class PasswordChange(Struct, forbid_unknown_fields=True):
+    """Another password for the user who asks."""
+
+    old: str
+    new: Password
+
+
+class Granted(Struct):
+    """Whose rights were changed."""
+
+    name: str
 
 
 class Problem(Struct):

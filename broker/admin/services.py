@@ -18,14 +18,24 @@ from broker.admin.access.lockout import Lockout
 from broker.admin.access.logins import Logins
 from broker.admin.access.roles import Role, Who
 from broker.admin.access.tokens import Tokens
-from broker.admin.access.users import Users
+from broker.admin.access.users import User, Users
+from broker.admin.access.verifying import Verifying
 from broker.admin.acting import Acting
 from broker.admin.asking import Asking, cursor_of, place_of
 from broker.admin.counts import Counts
 from broker.admin.figures import Figures
+from broker.admin.granting import Granting, token_row, user_row
 from broker.admin.problems import EXPECTED, Refused, refused
-from broker.admin.records import LogLine, Page, TokenRow, UserRow
-from broker.admin.sources.reading import now_text, text_of
+from broker.admin.records import (
+    LogLine,
+    Page,
+    TokenRow,
+    TokenWanted,
+    UserChange,
+    UserRow,
+    UserWanted,
+)
+from broker.admin.sources.reading import now_text
 from broker.configuration.config import Config
 from broker.observe.structured_log import Log
 from storage.time import machine_clocks
@@ -54,6 +64,8 @@ class Services:
         self.logins: Final = Logins()
         self.lockout: Final = Lockout()
         self.log: Final = AdminLog(data_dir, machine_clocks.wall_ms, clock)
+        self.verifying: Final = Verifying(self.users, self.lockout, self.log, clock)
+        self.granting: Final = Granting(self.users, self.tokens, machine_clocks.wall_ms)
 
     def close(self) -> None:
         """Give everything back."""
@@ -73,24 +85,11 @@ class Services:
     def token_rows(self) -> list[TokenRow]:
         """Return the tokens, never themselves. Raises `AccessFileError`."""
         now_ms = machine_clocks.wall_ms()
-        return [
-            TokenRow(
-                name=each.name,
-                role=each.role.word,  # type: ignore[arg-type]  # one of its words
-                payloads=each.payloads,
-                created_at=text_of(each.created_ms),
-                expires_at=text_of(each.expires_ms),
-                expired=each.expires_ms <= now_ms,
-            )
-            for each in self.tokens.all()
-        ]
+        return [token_row(each, now_ms) for each in self.tokens.all()]
 
     def user_rows(self) -> list[UserRow]:
         """Return the users. Raises `AccessFileError`."""
-        return [
-            UserRow(each.name, each.role.word, each.payloads, text_of(each.changed_ms))  # type: ignore[arg-type]
-            for each in self.users.all()
-        ]
+        return [user_row(each) for each in self.users.all()]
 
     async def change(
         self,
@@ -120,11 +119,56 @@ class Services:
             end = functools.partial(self.log.ended, key, by, what, outcome)
             await asyncio.shield(asyncio.to_thread(end))
 
+    async def change_password(self, who: Who, old: str, new: str) -> User:
+        """Give who asks another password, for the one that they have.
+
+        Raises `Refused` for a token, for a wrong password and for one too many.
+        """
+        if who.how != "login":
+            raise Refused(409, "a token has no password: make another one")
+        what = "change password"
+        await self.verifying.verify(
+            who.name, old, who.address, what=what, wrong="the old password is wrong"
+        )
+
+        async def work() -> User:
+            return await self.granting.set_password(who.name, new)
+
+        user = await self.change(who, Role.VIEWER, what, {}, work)
+        self.verifying.succeeded(who.name)
+        return user
+
 
 def _log_line(line: dict[str, Any]) -> LogLine:
     known = {name: line[name] for name in LOG_FIELDS if isinstance(line.get(name), str)}
     details = {name: value for name, value in line.items() if name not in LOG_FIELDS}
     return msgspec.convert({"what": "", "outcome": "", **known, "details": details}, LogLine)
+
+
+# What the admin log says of changes of rights.
+
+
+def user_details(wanted: UserWanted) -> dict[str, Any]:
+    """Return what is said of a new user."""
+    return {"user": wanted.name, "as": wanted.role, "payloads": wanted.payloads}
+
+
+def change_of_user(name: str, wanted: UserChange) -> dict[str, Any]:
+    """Return what is said of a change of a user."""
+    details: dict[str, Any] = {"user": name}
+    if wanted.role is not None:
+        details["as"] = wanted.role
+    if wanted.payloads is not None:
+        details["payloads"] = wanted.payloads
+    if wanted.password is not None:
+        details["password"] = "another one"
+    return details
+
+
+def token_details(wanted: TokenWanted) -> dict[str, Any]:
+    """Return what is said of a new token."""
+    details = {"token": wanted.name, "as": wanted.role, "payloads": wanted.payloads}
+    return {**details, "expires": wanted.expires}
 
 
 def demand(who: Who | None, role: Role) -> None:

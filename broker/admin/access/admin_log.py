@@ -63,8 +63,8 @@ class AdminLog:
         with self._lock:
             self._append({**who, "what": what, "outcome": outcome})
 
-    def failed_login(self, name: str, address: str, outcome: str) -> None:
-        """Note a failed log-in, unless there were many; then the next line says how many."""
+    def failed(self, what: str, name: str, address: str, outcome: str) -> None:
+        """Note a wrong password, unless there were many; then the next line says how many."""
         with self._lock:
             since, lines, left_out = self._failures
             now = self._clock()
@@ -74,7 +74,7 @@ class AdminLog:
                 self._failures = since, lines, left_out + 1
                 return
             self._failures = since, lines + 1, 0
-            line: dict[str, Any] = {"name": name, "from": address, "what": "log in"}
+            line: dict[str, Any] = {"name": name, "from": address, "what": what}
             if left_out:
                 line["left_out"] = left_out
             self._append({**line, "outcome": outcome})

@@ -1,7 +1,7 @@
 """Browser sessions: in the memory of this process alone, by the hash of a random cookie.
 
-A session ends when it is idle, when it is old, at log-out, when its user is gone or has another
-password, and with this process. Times are monotonic seconds. Must never hold a cookie. Read next:
+A session ends when it is idle, when it is old, at log-out, when its user is changed or gone, and
+with this process. Times are monotonic seconds. Must never hold a cookie. Read next:
 `broker.admin.web.gate`, `broker.admin.access.lockout`.
 """
 
@@ -23,14 +23,18 @@ FORM_S: Final = 3600.0  # a log-in form that lay open for longer is asked for ag
 class Login:
     """One browser that has logged in."""
 
-    __slots__ = ("began_s", "csrf", "password_hash", "seen_s", "user_name")
+    __slots__ = ("began_s", "changed_ms", "csrf", "seen_s", "user_name")
 
     def __init__(self, user: User, now_s: float) -> None:
         self.user_name: Final = user.name
-        self.password_hash: Final = user.password_hash
+        self.changed_ms: Final = user.changed_ms
         self.csrf: Final = secrets.token_urlsafe(24)
         self.began_s: Final = now_s
         self.seen_s: float = now_s
+
+    def is_of(self, user: User | None) -> bool:
+        """Return whether the user is still the one who has logged in, and was not changed."""
+        return user is not None and self.changed_ms == user.changed_ms
 
     def is_over(self, now_s: float) -> bool:
         """Return whether it has ended by itself."""

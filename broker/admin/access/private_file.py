@@ -22,6 +22,18 @@ class AccessFileError(Exception):
     """A file of tokens or users that cannot be used; one line for the operator."""
 
 
+class EntryRefused(AccessFileError):
+    """A change that the other entries are against; the file is as it was."""
+
+
+class BadEntry(EntryRefused):
+    """An entry that cannot be one."""
+
+
+class NoEntry(EntryRefused):
+    """An entry that is not there."""
+
+
 class PrivateFile:
     """One file with a list of entries, each a JSON object."""
 

@@ -10,13 +10,20 @@ import secrets
 from pathlib import Path
 from typing import Any, Final
 
-from broker.admin.access.private_file import AccessFileError, PrivateFile
+from broker.admin.access.private_file import (
+    AccessFileError,
+    BadEntry,
+    EntryRefused,
+    NoEntry,
+    PrivateFile,
+)
 from broker.admin.access.roles import NAME, NAME_EXPECTED, Role, role_of
 
 NAME_OF_FILE: Final = "admin-tokens.json"
 PREFIX: Final = "hf_"  # so that scanners for secrets find a leaked one
 BYTES: Final = 32
 TOKENS_MAX: Final = 1000
+EXPIRES_DAYS_MAX: Final = 3660
 
 
 class Token:
@@ -47,6 +54,10 @@ class Tokens:
             raise AccessFileError(f"{self._file.path}: an entry cannot be understood") from None
         return sorted(found, key=lambda token: token.name)
 
+    def named(self, name: str) -> Token | None:
+        """Return the token of this name. Raises `AccessFileError`."""
+        return next((token for token in self.all() if token.name == name), None)
+
     def find(self, text: str, now_ms: int) -> Token | None:
         """Return the token that somebody shows, if it is one and has not expired."""
         digest = _digest(text)
@@ -59,13 +70,13 @@ class Tokens:
     def add(self, name: str, role: Role, *, payloads: bool, now_ms: int, expires_ms: int) -> str:
         """Make a token and return it; its hash is durable then. Raises `AccessFileError`."""
         if NAME.fullmatch(name) is None:
-            raise AccessFileError(f"name {name!r}: expected {NAME_EXPECTED}")
+            raise BadEntry(f"name {name!r}: expected {NAME_EXPECTED}")
         text = PREFIX + secrets.token_urlsafe(BYTES)
         with self._file.change() as entries:
             if any(entry["name"] == name for entry in entries):
-                raise AccessFileError(f"there is a token {name!r} already")
+                raise EntryRefused(f"there is a token {name!r} already")
             if len(entries) >= TOKENS_MAX:
-                raise AccessFileError(f"there are {TOKENS_MAX} tokens already")
+                raise EntryRefused(f"there are {TOKENS_MAX} tokens already")
             entries.append(
                 {
                     "name": name,
@@ -83,7 +94,7 @@ class Tokens:
         with self._file.change() as entries:
             left = [entry for entry in entries if entry["name"] != name]
             if len(left) == len(entries):
-                raise AccessFileError(f"no token {name!r}")
+                raise NoEntry(f"no token {name!r}")
             entries[:] = left
 
 

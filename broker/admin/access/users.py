@@ -7,7 +7,13 @@ password. Read next: `broker.admin.access.private_file`, `broker.admin.access.lo
 from pathlib import Path
 from typing import Any, Final
 
-from broker.admin.access.private_file import AccessFileError, PrivateFile
+from broker.admin.access.private_file import (
+    AccessFileError,
+    BadEntry,
+    EntryRefused,
+    NoEntry,
+    PrivateFile,
+)
 from broker.admin.access.roles import NAME, NAME_EXPECTED, Role, role_of
 
 NAME_OF_FILE: Final = "admin-users.json"
@@ -65,44 +71,92 @@ class Users:
             return None
         return user
 
-    def put(
-        self, name: str, role: Role, *, payloads: bool, password: str | None, now_ms: int
-    ) -> bool:
-        """Add a user, or change one; return whether it is new. That is durable on return.
-
-        Without a password the old one stays. Raises `AccessFileError`.
-        """
+    def add(self, name: str, role: Role, *, payloads: bool, password: str, now_ms: int) -> None:
+        """Add a user; that is durable on return. Raises `AccessFileError`."""
         if NAME.fullmatch(name) is None:
-            raise AccessFileError(f"name {name!r}: expected {NAME_EXPECTED}")
-        if password is not None and len(password) < PASSWORD_CHARACTERS_MIN:
-            raise AccessFileError(
-                f"the password is too short: expected {PASSWORD_CHARACTERS_MIN} characters"
-            )
-        if password is not None and len(password.encode()) > PASSWORD_BYTES_MAX:
-            raise AccessFileError(f"the password is longer than {PASSWORD_BYTES_MAX} bytes")
+            raise BadEntry(f"name {name!r}: expected {NAME_EXPECTED}")
+        _check(password)
         with self._file.change() as entries:
-            old = next((entry for entry in entries if entry["name"] == name), None)
-            if old is None and password is None:
-                raise AccessFileError(f"no user {name!r}: a new one needs a password")
-            if old is None and len(entries) >= USERS_MAX:
-                raise AccessFileError(f"there are {USERS_MAX} users already")
-            new = {
-                "name": name,
-                "role": role.word,
-                "payloads": payloads,
-                "argon2id": old["argon2id"] if old and password is None else _hash(password or ""),
-                "changed_ms": now_ms,
-            }
-            entries[:] = [entry for entry in entries if entry["name"] != name] + [new]
-        return old is None
+            if any(entry["name"] == name for entry in entries):
+                raise EntryRefused(f"there is a user {name!r} already")
+            if len(entries) >= USERS_MAX:
+                raise EntryRefused(f"there are {USERS_MAX} users already")
+            entries.append(_entry(name, role, payloads, _hash(password), now_ms))
 
-    def remove(self, name: str) -> None:
-        """Remove a user; that is durable on return. Raises `AccessFileError`."""
+    def change(
+        self,
+        name: str,
+        *,
+        role: Role | None = None,
+        payloads: bool | None = None,
+        password: str | None = None,
+        now_ms: int,
+        keep_admin: bool = False,
+    ) -> None:
+        """Change a user, who has to log in again; that is durable on return.
+
+        What is None stays as it is. With `keep_admin` the last one with the role admin keeps it.
+        Raises `AccessFileError`.
+        """
+        if password is not None:
+            _check(password)
         with self._file.change() as entries:
-            left = [entry for entry in entries if entry["name"] != name]
-            if len(left) == len(entries):
-                raise AccessFileError(f"no user {name!r}")
-            entries[:] = left
+            old = self._one(entries, name)
+            if keep_admin and role not in (None, Role.ADMIN):
+                _keep_admin(entries, old)
+            entries[entries.index(old)] = _entry(
+                name,
+                role_of(old["role"]) if role is None else role,
+                bool(old["payloads"]) if payloads is None else payloads,
+                str(old["argon2id"]) if password is None else _hash(password),
+                # Each change is another moment, also when the clock was set back.
+                max(now_ms, int(old["changed_ms"]) + 1),
+            )
+
+    def remove(self, name: str, *, keep_admin: bool = False) -> None:
+        """Remove a user; that is durable on return. Raises `AccessFileError`.
+
+        With `keep_admin` the last one with the role admin stays.
+        """
+        with self._file.change() as entries:
+            old = self._one(entries, name)
+            if keep_admin:
+                _keep_admin(entries, old)
+            entries.remove(old)
+
+    def _one(self, entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+        try:
+            return next(entry for entry in entries if entry["name"] == name)
+        except StopIteration:
+            raise NoEntry(f"no user {name!r}") from None
+
+
+def _keep_admin(entries: list[dict[str, Any]], old: dict[str, Any]) -> None:
+    """Refuse to do without the last one who may change users."""
+    admins = [entry for entry in entries if entry["role"] == Role.ADMIN.word]
+    if admins == [old]:
+        raise EntryRefused(
+            f"{old['name']!r} is the last user with the role admin: give it to another one first"
+        )
+
+
+def _entry(
+    name: str, role: Role, payloads: bool, password_hash: str, now_ms: int
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "role": role.word,
+        "payloads": payloads,
+        "argon2id": password_hash,
+        "changed_ms": now_ms,
+    }
+
+
+def _check(password: str) -> None:
+    if len(password) < PASSWORD_CHARACTERS_MIN:
+        raise BadEntry(f"the password is too short: expected {PASSWORD_CHARACTERS_MIN} characters")
+    if len(password.encode(errors="replace")) > PASSWORD_BYTES_MAX:
+        raise BadEntry(f"the password is longer than {PASSWORD_BYTES_MAX} bytes")
 
 
 def _hasher() -> Any:

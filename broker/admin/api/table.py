@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker.admin import records
 from broker.admin.access.roles import Role
-from broker.admin.api import calls, changes, values
+from broker.admin.api import calls, changes, grants, values
 from broker.admin.api.endpoints import Call, Endpoint
 from broker.admin.api.events import MEDIA_TYPE as EVENTS
 from broker.admin.api.events import events
@@ -15,6 +15,7 @@ from broker.admin.api.openapi import document
 from broker.admin.counts import MEDIA_TYPE as METRICS
 
 VIEWER, OPERATOR, ADMIN = Role.VIEWER, Role.OPERATOR, Role.ADMIN
+ACCESS_NAME: Final = values.in_path("name", "of a user or a token", values.access_name)
 CLIENT_ID: Final = values.in_path("client_id", "client identifier")
 
 
@@ -28,6 +29,11 @@ PAGED: Final = (values.CURSOR, values.LIMITED)
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "GET", "/me", "me", VIEWER, "who asks, and what that user may do", calls.me, records.Me
+    ),
+    Endpoint(
+        "POST", "/me/password", "change_password", VIEWER,
+        "another password for the user who asks, who has to log in again", grants.change_password,
+        records.Granted, body=records.PasswordChange,
     ),
     Endpoint(
         "GET", "/clients", "list_clients", VIEWER, "connected clients by client id", calls.clients,
@@ -191,7 +197,29 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         list[records.TokenRow],
     ),
     Endpoint(
+        "POST", "/tokens", "add_token", ADMIN, "make a token, which is told this once",
+        grants.add_token, records.TokenMade, body=records.TokenWanted,
+    ),
+    Endpoint(
+        "DELETE", "/tokens/{name}", "remove_token", ADMIN, "remove a token, at once",
+        grants.remove_token, records.Granted, ACCESS_NAME,
+    ),
+    Endpoint(
         "GET", "/users", "list_users", ADMIN, "who may log in", calls.users, list[records.UserRow]
+    ),
+    Endpoint(
+        "POST", "/users", "add_user", ADMIN, "add somebody who may log in", grants.add_user,
+        records.UserRow, body=records.UserWanted,
+    ),
+    Endpoint(
+        "POST", "/users/{name}", "change_user", ADMIN,
+        "give a user another role or password; who it is has to log in again",
+        grants.change_user, records.UserRow, ACCESS_NAME, body=records.UserChange,
+    ),
+    Endpoint(
+        "DELETE", "/users/{name}", "remove_user", ADMIN,
+        "remove a user, who is logged out; the last one with the role admin stays",
+        grants.remove_user, records.Granted, ACCESS_NAME,
     ),
     Endpoint(
         "GET", "/metrics", "metrics", VIEWER, "figures of this process for Prometheus",

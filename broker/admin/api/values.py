@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.admin.access.roles import NAME as NAME_PATTERN
+from broker.admin.access.roles import NAME_EXPECTED
 from broker.admin.api.endpoints import Parameter
 from broker.admin.asking import LIMIT, LIMIT_MAX, NAME, ORDERS
 from mqtt.topics import SHARE_PREFIX, filter_problem, topic_problem
@@ -105,6 +107,13 @@ STRING: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
 def in_path(name: str, help: str, parse: Callable[[str], Any] = text) -> Parameter:
     """Return a parameter that is a level of the path."""
     return Parameter(name, parse, STRING, help, in_path=True)
+
+
+def access_name(value: str) -> str:
+    """Return the name of a user of this API, or of a token."""
+    if NAME_PATTERN.fullmatch(value) is None:
+        raise ValueError(f"expected {NAME_EXPECTED}")
+    return value
 
 
 def _number(value: str) -> int:

@@ -14,6 +14,7 @@ from broker.admin import problems
 from broker.admin.access.roles import Who
 from broker.admin.pages.desk import Desk
 from broker.admin.pages.serving import (
+    access,
     actions,
     bans,
     broker,
@@ -57,7 +58,13 @@ ROUTES: Final[list[BaseRoute]] = [
     Route("/broker", broker.broker),
     Route("/broker/log-level", broker.log_level, methods=["POST"]),
     Route("/broker/reload", broker.reload, methods=["POST"]),
-    Route("/access", rest.access),
+    Route("/access", access.access),
+    Route("/access/users", access.add_user, methods=["POST"]),
+    Route("/access/user", access.change_user, methods=BOTH),
+    Route("/access/user/remove", access.remove_user, methods=BOTH),
+    Route("/access/tokens", access.add_token, methods=["POST"]),
+    Route("/access/token/remove", access.remove_token, methods=BOTH),
+    Route("/password", access.password, methods=BOTH),
     Route("/login", rest.log_in),
     Route("/static/{name:path}", rest.static),
 ]

@@ -79,7 +79,7 @@ class Gate:
             return None
         login = self._services.logins.find(cookie, self._services.clock())
         user = None if login is None else self._services.users.find(login.user_name)
-        if login is None or user is None or user.password_hash != login.password_hash:
+        if login is None or user is None or not login.is_of(user):
             self._services.logins.end(cookie)
             return None
         if scope["method"] not in READING and scope["path"] != LOGIN:

@@ -1,7 +1,6 @@
 """Log in and log out of a browser: POST /login, POST /logout; the form itself is a page.
 
-Must never say whether a name is known: a wrong name costs the work of a wrong password, and is
-answered alike. Read next: `broker.admin.access.logins`, `broker.admin.access.lockout`.
+Read next: `broker.admin.access.logins`, `broker.admin.access.verifying`.
 """
 
 import asyncio
@@ -21,8 +20,6 @@ from broker.admin.web.gate import LOGIN, cookie_of, form_of, peer_of, session_co
 
 FORM_COOKIE: Final = "holdfast-form"
 FIRST_PAGE: Final = "/"
-HASHING_MAX: Final = 2  # at once: 19 MiB each
-HASHING_WAITING_MAX: Final = 8
 
 
 class SigningIn:
@@ -33,8 +30,6 @@ class SigningIn:
     ) -> None:
         self._error_page: Final = error_page
         self._services: Final = services
-        self._hashing: Final = asyncio.Semaphore(HASHING_MAX)
-        self._waiting = 0
 
     def routes(self) -> list[Route]:
         """Return the routes; what they do not answer (GET) is for the pages."""
@@ -54,16 +49,16 @@ class SigningIn:
     async def log_in(self, request: Request) -> Response:
         """Begin a session, with the fields `name`, `password` and `csrf`; go to that of `next`."""
         try:
-            cookie = await self._log_in(request)
+            user = await self._log_in(request)
         except EXPECTED as problem:
             return self._error_page(request, refused(problem))
         wanted = safe_path(form_of(request.scope).get("next", ""))
         response = RedirectResponse(wanted, 303)
-        self._set(response, session_cookie(self._services.has_tls), cookie, int(OLDEST_S))
+        self.let_in(response, user)
         response.delete_cookie(FORM_COOKIE, path="/")
         return response
 
-    async def _log_in(self, request: Request) -> str:
+    async def _log_in(self, request: Request) -> User:
         services, address = self._services, peer_of(request.scope)
         fields = form_of(request.scope)
         name, password = fields.get("name", ""), fields.get("password", "")
@@ -72,35 +67,19 @@ class SigningIn:
             form, fields.get("csrf", ""), services.clock()
         ):
             raise Refused(403, "the form is too old: load it anew")
-        wait_s = services.lockout.wait_s(name, address, services.clock())
-        if wait_s:
-            await asyncio.to_thread(services.log.failed_login, name, address, "locked out")
-            raise Refused(
-                429, "too many failures: wait before you try again", retry_s=int(wait_s) + 1
-            )
-        user = await self._verify(name, password)
-        if user is None:
-            services.lockout.failed(name, address, services.clock())
-            await asyncio.to_thread(services.log.failed_login, name, address, "refused")
-            raise Refused(401, "name or password is wrong")
+        user = await services.verifying.verify(name, password, address)
         who = Who(user.name, user.role, user.payloads, "login", address)
         await asyncio.to_thread(services.log.noted, _by(who), "log in", "done")
-        services.lockout.succeeded(name)
+        services.verifying.succeeded(name)
         before = cookie_of(request.headers, session_cookie(services.has_tls))
         if before is not None:
             services.logins.end(before)
-        cookie, _ = services.logins.begin(user, services.clock())
-        return cookie
+        return user
 
-    async def _verify(self, name: str, password: str) -> User | None:
-        if self._waiting >= HASHING_WAITING_MAX:
-            raise Refused(503, "too many log in at once", retry_s=2)
-        self._waiting += 1
-        try:
-            async with self._hashing:
-                return await asyncio.to_thread(self._services.users.verify, name, password)
-        finally:
-            self._waiting -= 1
+    def let_in(self, response: Response, user: User) -> None:
+        """Begin a session for a user who has shown the right password; its cookie is set."""
+        cookie, _ = self._services.logins.begin(user, self._services.clock())
+        self._set(response, session_cookie(self._services.has_tls), cookie, int(OLDEST_S))
 
     async def log_out(self, request: Request) -> Response:
         """End the session, and go to the form."""

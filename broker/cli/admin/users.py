@@ -68,6 +68,8 @@ def _users(options: argparse.Namespace) -> "Users":
 def run_add(options: argparse.Namespace) -> int:
     """Add a user; that is durable on return."""
     from broker.admin.access.private_file import AccessFileError
+    from broker.admin.access.roles import role_of
+    from storage.time.machine_clocks import wall_ms
 
     users = _users(options)
     try:
@@ -75,33 +77,9 @@ def run_add(options: argparse.Namespace) -> int:
             raise CommandError(f"there is a user {options.name!r} already: `holdfast user change`")
     except AccessFileError as problem:
         raise CommandError(str(problem)) from None
-    _put(options, users, _password(options))
-    print_lines([f"{options.name!r}: added as {options.role}"])
-    return EXIT_OK
-
-
-def run_change(options: argparse.Namespace) -> int:
-    """Change a user; with another password all of its browsers are logged out."""
-    from broker.admin.access.private_file import AccessFileError
-
-    users = _users(options)
+    password = _password(options)
     try:
-        if users.find(options.name) is None:
-            raise CommandError(f"no user {options.name!r}")
-    except AccessFileError as problem:
-        raise CommandError(str(problem)) from None
-    _put(options, users, None if options.keep_password else _password(options))
-    print_lines([f"{options.name!r}: changed to {options.role}"])
-    return EXIT_OK
-
-
-def _put(options: argparse.Namespace, users: "Users", password: str | None) -> None:
-    from broker.admin.access.private_file import AccessFileError
-    from broker.admin.access.roles import role_of
-    from storage.time.machine_clocks import wall_ms
-
-    try:
-        users.put(
+        users.add(
             options.name,
             role_of(options.role),
             payloads=options.payloads,
@@ -110,6 +88,35 @@ def _put(options: argparse.Namespace, users: "Users", password: str | None) -> N
         )
     except AccessFileError as problem:
         raise CommandError(str(problem)) from None
+    print_lines([f"{options.name!r}: added as {options.role}"])
+    return EXIT_OK
+
+
+def run_change(options: argparse.Namespace) -> int:
+    """Change a user, who is logged out of all browsers."""
+    from broker.admin.access.private_file import AccessFileError
+    from broker.admin.access.roles import role_of
+    from storage.time.machine_clocks import wall_ms
+
+    users = _users(options)
+    try:
+        if users.find(options.name) is None:
+            raise CommandError(f"no user {options.name!r}")
+    except AccessFileError as problem:
+        raise CommandError(str(problem)) from None
+    password = None if options.keep_password else _password(options)
+    try:
+        users.change(
+            options.name,
+            role=role_of(options.role),
+            payloads=options.payloads,
+            password=password,
+            now_ms=wall_ms(),
+        )
+    except AccessFileError as problem:
+        raise CommandError(str(problem)) from None
+    print_lines([f"{options.name!r}: changed to {options.role}"])
+    return EXIT_OK
 
 
 def run_list(options: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ class Application:
 
     def user(self, name: str = "ann", role: Role = Role.OPERATOR) -> None:
         """Add a user."""
-        self.services.users.put(name, role, payloads=False, password=PASSWORD, now_ms=1)
+        self.services.users.add(name, role, payloads=False, password=PASSWORD, now_ms=1)
 
     def play(self, story: Callable[[httpx.AsyncClient], Awaitable[None]], url: str = URL) -> None:
         """Run a story with a client of the application."""

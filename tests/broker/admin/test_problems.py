@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.admin.access.admin_log import AdminLogError
-from broker.admin.access.private_file import AccessFileError
+from broker.admin.access.private_file import AccessFileError, BadEntry, EntryRefused, NoEntry
 from broker.admin.asking import BadCursor
 from broker.admin.problems import EXPECTED, Refused, answer, refused
 from broker.admin.sources.lanes import Busy, TooLong, Unreadable
@@ -24,6 +24,9 @@ from broker.operations.control_socket import ControlError, Unanswered
         (ControlError("it is connected"), 409, "it is connected"),
         (Unanswered("cannot ask"), 503, "the broker does not answer: cannot ask"),
         (AccessFileError("a bad file"), 503, "a bad file"),
+        (EntryRefused("there is one already"), 409, "there is one already"),
+        (BadEntry("too short"), 400, "too short"),
+        (NoEntry("no user 'x'"), 404, "no user 'x'"),
         (AdminLogError("disk full"), 503, "nothing is changed: disk full"),
         (Refused(403, "no"), 403, "no"),
     ],

@@ -1,11 +1,10 @@
-"""Serves topics, storage, the past, access and the log-in form.
+"""Serves topics, storage, the past and the log-in form.
 
 Read next: `broker.admin.asking`.
 """
 
 import asyncio
 import shutil
-from itertools import islice
 from typing import Final
 
 from starlette.requests import Request
@@ -14,7 +13,6 @@ from starlette.responses import RedirectResponse, Response
 from broker.admin.access.roles import Role
 from broker.admin.pages import rendering
 from broker.admin.pages.serving.pages import Visit, for_role
-from broker.admin.pages.views import access as access_view
 from broker.admin.pages.views import past as past_view
 from broker.admin.pages.views import storage as storage_view
 from broker.admin.pages.views import topics as topics_view
@@ -124,25 +122,6 @@ async def past(visit: Visit) -> Response:
     found = await visit.fresh.get("past", services.asking.starts)
     verdict = await asyncio.to_thread(verdicts.newest, services.config.shell.data_dir)
     return visit.page("past", "/past", **past_view.context(found, verdict))
-
-
-@for_role(Role.ADMIN)
-async def access(visit: Visit) -> Response:
-    """Serve who may do what, and who did it."""
-    services, cursor = visit.services, visit.asked("cursor")
-    if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
-        raise Refused(400, f"cursor = {cursor[:40]!r}: expected that of another page")
-    before = int(cursor) if cursor else None
-    log = await asyncio.to_thread(lambda: list(islice(services.log.newest(before), LIMIT + 1)))
-    context = access_view.context(
-        services.users.all(),
-        services.tokens.all(),
-        log,
-        cursor=cursor,
-        limit=LIMIT,
-        now_ms=machine_clocks.wall_ms(),
-    )
-    return visit.page("access", "/access", **context)
 
 
 async def log_in(request: Request) -> Response:

@@ -107,10 +107,10 @@ def test_failed_log_ins_of_strangers_are_limited_and_counted(tmp_path: Path) -> 
     clock = Clock()
     log = log_in(tmp_path, clock)
     for number in range(FAILURES_MAX + 70):
-        log.failed_login(f"name-{number}", "10.0.0.1", "refused")
+        log.failed("log in", f"name-{number}", "10.0.0.1", "refused")
     assert len(lines(tmp_path)) == FAILURES_MAX
     clock.s += FAILURES_S + 1
-    log.failed_login("later", "10.0.0.1", "refused")
+    log.failed("log in", "later", "10.0.0.1", "refused")
     assert lines(tmp_path)[-1]["left_out"] == 70
-    log.failed_login("later", "10.0.0.1", "refused")
+    log.failed("log in", "later", "10.0.0.1", "refused")
     assert "left_out" not in lines(tmp_path)[-1]

@@ -28,6 +28,14 @@ def test_a_cookie_finds_its_session_and_no_other_text_does() -> None:
         assert logins.find(wrong, 1.0) is None
 
 
+def test_a_session_is_of_its_user_as_it_was_when_it_began() -> None:
+    _, login = Logins().begin(user(), 0.0)
+    assert login.is_of(user()) and not login.is_of(None)
+    changed = user()
+    changed.changed_ms += 1
+    assert not login.is_of(changed)
+
+
 def test_an_idle_session_ends_and_one_in_use_does_not() -> None:
     logins = Logins()
     idle, _ = logins.begin(user(), 0.0)

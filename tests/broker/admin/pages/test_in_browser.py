@@ -34,6 +34,9 @@ PAGES = (
     "/trace?client=boat-17",
     "/past",
     "/access",
+    "/access/user?name=vera",
+    "/access/user/remove?name=vera",
+    "/password",
 )
 
 

@@ -12,12 +12,18 @@ def test_only_what_changes_something_takes_a_form() -> None:
         route.path for route in ROUTES if isinstance(route, Route) and "POST" in route.methods
     }
     assert changing == {
+        "/access/token/remove",
+        "/access/tokens",
+        "/access/user",
+        "/access/user/remove",
+        "/access/users",
         "/bans",
         "/bans/remove",
         "/broker/log-level",
         "/broker/reload",
         "/client/kick",
         "/group/purge",
+        "/password",
         "/publish",
         "/retained/delete",
         "/session/delete",

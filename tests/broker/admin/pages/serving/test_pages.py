@@ -21,6 +21,7 @@ PATHS = (
     "/group?name=crew&filter=orders/%23",
     "/storage",
     "/past",
+    "/password",
 )
 OPERATORS = (
     "/session/purge?id=boat-17",
@@ -32,8 +33,15 @@ OPERATORS = (
     "/group/purge?name=crew&filter=orders/%23",
     "/publish",
 )
-ADMINS = ("/access", "/broker")
-DEEDS = ("/storage/reclaim", "/broker/reload", "/broker/log-level")
+ADMINS = ("/access", "/broker", "/access/user?name=vera", "/access/user/remove?name=vera")
+DEEDS = (
+    "/storage/reclaim",
+    "/broker/reload",
+    "/broker/log-level",
+    "/access/users",
+    "/access/tokens",
+    "/access/token/remove",
+)
 
 
 @pytest.mark.parametrize("path", (*PATHS, *OPERATORS, *ADMINS))
@@ -63,7 +71,7 @@ def test_a_role_opens_its_pages_and_no_other(
         assert client.get(path).status_code == (200 if may_administer else 403), path
 
 
-@pytest.mark.parametrize("path", (*OPERATORS, *DEEDS))
+@pytest.mark.parametrize("path", (*OPERATORS, *DEEDS, *ADMINS[2:]))
 def test_a_viewer_changes_nothing(port_town: Running, browse: Browse, path: str) -> None:
     client = browse("vera")
     csrf = client.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -74,7 +82,7 @@ def test_a_viewer_changes_nothing(port_town: Running, browse: Browse, path: str)
     assert port_town.log_lines() == before
 
 
-@pytest.mark.parametrize("path", (*OPERATORS, *DEEDS))
+@pytest.mark.parametrize("path", (*OPERATORS, *DEEDS, *ADMINS[2:]))
 def test_without_the_token_of_the_form_nothing_is_changed(browse: Browse, path: str) -> None:
     client = browse("olga")
     assert client.post(path, data={"csrf": "other"}).status_code == 403
@@ -103,6 +111,8 @@ def test_every_page_has_its_policy_and_is_not_kept(port_town: Running, browse: B
         ("/retained?topic=a/%23", 400, "names no topic"),
         ("/group?name=crew", 400, "names no group"),
         ("/group?name=crew&filter=a", 404, "no shared group"),
+        ("/access/user?name=nobody", 404, "no user"),
+        ("/access/token/remove?name=none", 404, "no token"),
         ("/access?cursor=zz", 400, "expected that of another page"),
         ("/?match=%ff", 400, "not text"),
         ("/nowhere", 404, "Not found"),

@@ -1,5 +1,7 @@
 """Users, tokens and the admin log, as their page shows them."""
 
+import pytest
+
 from broker.admin.access.tokens import Token
 from broker.admin.access.users import User
 from broker.admin.pages.views import access
@@ -46,3 +48,40 @@ def test_further_lines_are_on_the_next_page() -> None:
     assert len(context["log"]) == 2
     assert context["links"] == {"first": "/access#log", "next": "/access?cursor=800#log"}
     assert access.context([], [], lines, cursor="", limit=3, now_ms=0)["links"]["next"] == ""
+
+
+def test_a_form_of_a_user_or_a_token_is_read() -> None:
+    sent = {"name": "bert", "role": "operator", "payloads": "1", "password": "x" * 12}
+    user = access.user_wanted(sent)
+    assert (user.name, user.role, user.payloads, user.password) == (
+        "bert",
+        "operator",
+        True,
+        "x" * 12,
+    )
+    change = access.user_change({"role": "viewer", "password": ""})
+    assert (change.role, change.payloads, change.password) == ("viewer", False, None)
+    token = access.token_wanted({**sent, "expires": "30d"})
+    assert (token.name, token.role, token.expires) == ("bert", "operator", "30d")
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({"name": "an n"}, "expected letters"),
+        ({"role": "king"}, "expected viewer, operator, admin"),
+        ({"password": "short"}, "expected 12 to 1024 characters"),
+        ({"expires": "soon"}, "'soon': expected a time"),
+    ],
+)
+def test_what_was_typed_wrong_is_said(sent: dict[str, str], words: str) -> None:
+    right = {"name": "bert", "role": "viewer", "password": "x" * 12, "expires": "1d"}
+    with pytest.raises(ValueError, match=words):
+        access.user_wanted({**right, **sent})
+        access.token_wanted({**right, **sent})
+
+
+def test_a_form_is_shown_again_without_the_password() -> None:
+    shown = access.fields({"name": "bert", "role": "admin", "password": "hidden"})
+    assert "hidden" not in str(shown)
+    assert shown == {"name": "bert", "role": "admin", "payloads": False, "expires": "90d"}
