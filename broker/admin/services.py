@@ -63,7 +63,13 @@ class Services:
         self.users: Final = Users(data_dir)
         self.logins: Final = Logins()
         self.lockout: Final = Lockout()
-        self.log: Final = AdminLog(data_dir, machine_clocks.wall_ms, clock)
+        self.log: Final = AdminLog(
+            data_dir,
+            machine_clocks.wall_ms,
+            clock,
+            file_bytes=config.shell.admin_log_file_bytes,
+            files=config.shell.admin_log_files,
+        )
         self.verifying: Final = Verifying(self.users, self.lockout, self.log, clock)
         self.granting: Final = Granting(self.users, self.tokens, machine_clocks.wall_ms)
 
@@ -76,7 +82,7 @@ class Services:
 
         Raises `BadCursor`, `AdminLogError`.
         """
-        before = place_of(cursor, int) if cursor else None
+        before = place_of(cursor, tuple[int, int]) if cursor else None
         found = await asyncio.to_thread(lambda: list(islice(self.log.newest(before), limit + 1)))
         following = cursor_of(found[limit - 1][0]) if len(found) > limit else None
         lines = [_log_line(line) for _, line in found[:limit]]

@@ -39,9 +39,9 @@ async def _page(
     visit: Visit, fields: dict[str, str], *, user_problem: str = "", token_problem: str = ""
 ) -> Response:
     services, cursor = visit.services, visit.asked("cursor")
-    if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+    if cursor and view.PLACE.fullmatch(cursor) is None:
         raise Refused(400, f"cursor = {cursor[:40]!r}: expected that of another page")
-    before = int(cursor) if cursor else None
+    before = view.place(cursor)
     log = await asyncio.to_thread(lambda: list(islice(services.log.newest(before), LIMIT + 1)))
     context = view.context(
         services.users.all(),

@@ -3,10 +3,12 @@
 Must never show a password. Read next: `broker.admin.access.admin_log`, `broker.admin.granting`.
 """
 
+import re
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from broker.admin.access.admin_log import Place
 from broker.admin.access.roles import BY_WORD, NAME, NAME_EXPECTED
 from broker.admin.access.tokens import Token
 from broker.admin.access.users import User
@@ -17,6 +19,7 @@ from broker.admin.records import Password, TokenWanted, UserChange, UserWanted
 ROLES: Final = tuple(BY_WORD)
 PASSWORD_EXPECTED: Final = "the password: expected 12 to 1024 characters"
 EXPIRES: Final = "90d"
+PLACE: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 Wanted = TypeVar("Wanted")
 
 # Fields of a line that have a column of their own, or that no person needs.
@@ -26,7 +29,7 @@ OWN: Final = frozenset({"at", "change", "from", "how", "name", "outcome", "role"
 def context(
     users: list[User],
     tokens: list[Token],
-    log: list[tuple[int, dict[str, Any]]],
+    log: list[tuple[Place, dict[str, Any]]],
     *,
     cursor: str,
     limit: int,
@@ -59,7 +62,7 @@ def context(
         "log_shown": amounts.plural(min(len(log), limit), "line"),
         "links": {
             "first": "/access#log" if cursor else "",
-            "next": f"{links.url('/access', cursor=log[limit - 1][0])}#log"
+            "next": f"{links.url('/access', cursor=_cursor(log[limit - 1][0]))}#log"
             if len(log) > limit
             else "",
         },
@@ -83,6 +86,18 @@ def _line(line: dict[str, Any]) -> dict[str, Any]:
         "outcome": outcome,
         "kind": kind,
     }
+
+
+def _cursor(found: Place) -> str:
+    return f"{found[0]}-{found[1]}"
+
+
+def place(cursor: str) -> Place | None:
+    """Return the place in the log that an address names; it fits `PLACE`, or is empty."""
+    if not cursor:
+        return None
+    number, _, offset = cursor.partition("-")
+    return int(number), int(offset)
 
 
 class NewPassword(msgspec.Struct):

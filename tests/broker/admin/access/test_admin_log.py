@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from broker.admin.access.admin_log import (
     NAME_OF_FILE,
     AdminLog,
     AdminLogError,
+    Place,
 )
 
 WHO = {"name": "ann", "role": "operator", "how": "token", "from": "127.0.0.1"}
@@ -29,8 +31,8 @@ class Clock:
         return self.s
 
 
-def log_in(directory: Path, clock: Clock | None = None) -> AdminLog:
-    return AdminLog(directory, lambda: 1_700_000_000_000, clock or Clock())
+def log_in(directory: Path, clock: Clock | None = None, **limits: int) -> AdminLog:
+    return AdminLog(directory, lambda: 1_700_000_000_000, clock or Clock(), **limits)
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -99,8 +101,9 @@ def test_it_is_read_from_the_newest_line_on_and_page_by_page(tmp_path: Path) -> 
     for index in (0, 1, 500, count - 2):
         place = found[index][0]
         assert next(log.newest(place)) == found[index + 1]
-    assert list(log.newest(0)) == []
-    assert list(log.newest(1 << 60)) == found
+    assert list(log.newest((1, 0))) == []
+    assert list(log.newest((1, 1 << 60))) == found
+    assert list(log.newest((2, 0))) == found
 
 
 def test_failed_log_ins_of_strangers_are_limited_and_counted(tmp_path: Path) -> None:
@@ -114,3 +117,74 @@ def test_failed_log_ins_of_strangers_are_limited_and_counted(tmp_path: Path) -> 
     assert lines(tmp_path)[-1]["left_out"] == 70
     log.failed("log in", "later", "10.0.0.1", "refused")
     assert "left_out" not in lines(tmp_path)[-1]
+
+
+def names(log: AdminLog, before: Place | None = None) -> list[str]:
+    return [line["name"] for _, line in log.newest(before)]
+
+
+def test_a_full_file_is_put_aside_and_of_many_the_oldest_goes(tmp_path: Path) -> None:
+    log = log_in(tmp_path, file_bytes=1000, files=3)
+    for number in range(200):
+        log.noted({"name": f"{number}"}, "x", "done")
+        files = sorted(tmp_path.glob(f"{NAME_OF_FILE}*"))
+        assert len(files) <= 3
+        assert all(each.stat().st_size <= 1000 for each in files)
+        assert names(log)[: number + 1][:10] == [str(each) for each in range(number, -1, -1)][:10]
+    kept = names(log)
+    assert kept == [str(199 - each) for each in range(len(kept))] and len(kept) > 20
+    assert all(each.stat().st_mode & 0o777 == 0o600 for each in files)
+
+
+def test_a_place_is_the_same_after_its_file_was_put_aside(tmp_path: Path) -> None:
+    log = log_in(tmp_path, file_bytes=2000, files=9)
+    for number in range(20):
+        log.noted({"name": f"{number}"}, "x", "done")
+    places = [place for place, _ in log.newest()]
+    before = names(log, places[3])
+    for number in range(20, 60):
+        log.noted({"name": f"{number}"}, "x", "done")
+    assert names(log, places[3]) == before
+
+
+@pytest.mark.parametrize("moment", ["before the name", "after the name"])
+def test_a_crash_while_a_file_is_put_aside_loses_no_line(tmp_path: Path, moment: str) -> None:
+    log = log_in(tmp_path, file_bytes=1000, files=3)
+    for number in range(30):
+        log.noted({"name": f"{number}"}, "x", "done")
+    kept = names(log)
+    numbers = [int(each.suffix[1:]) for each in tmp_path.glob(f"{NAME_OF_FILE}.*")]
+    if moment != "before the name":
+        (tmp_path / NAME_OF_FILE).rename(tmp_path / f"{NAME_OF_FILE}.{max(numbers) + 1}")
+    again = log_in(tmp_path, file_bytes=1000, files=3)
+    assert names(again) == kept
+    for number in range(30, 60):
+        again.noted({"name": f"{number}"}, "x", "done")
+        assert names(again)[:5] == [str(each) for each in range(number, number - 5, -1)]
+    assert len(list(tmp_path.glob(f"{NAME_OF_FILE}*"))) <= 3
+
+
+def test_two_processes_that_write_lose_nothing(tmp_path: Path) -> None:
+    logs = [log_in(tmp_path, file_bytes=700, files=1000) for _ in range(4)]
+
+    def write(log: AdminLog, which: int) -> None:
+        for number in range(40):
+            log.noted({"name": f"{which}-{number}"}, "x", "done")
+
+    threads = [threading.Thread(target=write, args=(log, which)) for which, log in enumerate(logs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = {f"{which}-{number}" for which in range(4) for number in range(40)}
+    assert set(names(logs[0])) == expected and len(names(logs[0])) == 160
+
+
+def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
+    others = ["admin.log.x", "admin.log.01", "admin.log.1.gz", "admin.log.0"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    log = log_in(tmp_path, file_bytes=1000, files=2)
+    for number in range(40):
+        log.noted({"name": f"{number}"}, "x", "done")
+    assert all((tmp_path / name).read_text() == "mine" for name in others)

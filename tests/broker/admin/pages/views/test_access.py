@@ -36,17 +36,17 @@ def test_no_secret_gets_onto_the_page() -> None:
 
 
 def test_a_line_says_what_was_done_with_whom() -> None:
-    context = access.context([], [], [(7, LINE)], cursor="", limit=50, now_ms=0)
+    context = access.context([], [], [((1, 7), LINE)], cursor="", limit=50, now_ms=0)
     (line,) = context["log"]
     assert line["what"] == "purge session, client_id boat-17"
     assert (line["kind"], line["source"]) == ("idle", "127.0.0.1")
 
 
 def test_further_lines_are_on_the_next_page() -> None:
-    lines = [(place, LINE) for place in (900, 800, 700)]
-    context = access.context([], [], lines, cursor="1000", limit=2, now_ms=0)
+    lines = [((3, place), LINE) for place in (900, 800, 700)]
+    context = access.context([], [], lines, cursor="3-1000", limit=2, now_ms=0)
     assert len(context["log"]) == 2
-    assert context["links"] == {"first": "/access#log", "next": "/access?cursor=800#log"}
+    assert context["links"] == {"first": "/access#log", "next": "/access?cursor=3-800#log"}
     assert access.context([], [], lines, cursor="", limit=3, now_ms=0)["links"]["next"] == ""
 
 
