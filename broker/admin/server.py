@@ -33,8 +33,10 @@ from broker.admin.services import Services
 from broker.admin.web import connections
 from broker.admin.web.connections import PatientProtocol
 from broker.admin.web.counting import Counting
+from broker.admin.web.forwarded import Forwarded
 from broker.admin.web.gate import Gate
 from broker.admin.web.hygiene import HEADERS, LOOPBACK_NAMES, Hygiene
+from broker.admin.web.origins import Origins, names_of
 from broker.admin.web.signing_in import SigningIn
 from broker.configuration.config import Config, is_loopback
 from broker.configuration.listener_options import WEBSOCKET, Endpoint
@@ -177,8 +179,11 @@ def _changed(*paths: str | None) -> list[int]:
 
 def build(services: Services) -> Starlette:
     """Return the application: the API, log in and out, health, and the pages."""
-    host = (services.config.shell.admin_listen or "127.0.0.1:0").rpartition(":")[0]
-    names = {*LOOPBACK_NAMES, host} if is_loopback(host.strip("[]")) else None
+    shell = services.config.shell
+    host = (shell.admin_listen or "127.0.0.1:0").rpartition(":")[0]
+    names = None
+    if is_loopback(host.strip("[]")):
+        names = {*LOOPBACK_NAMES, host, *names_of(shell.admin_public_urls)}
     signing_in = SigningIn(services, pages.error_page)
     app = Starlette(
         routes=[
@@ -188,9 +193,15 @@ def build(services: Services) -> Starlette:
             *pages.ROUTES,
         ],
         middleware=[
-            Middleware(Hygiene, has_tls=services.has_tls, names=names),
+            Middleware(Forwarded, trusted=shell.admin_trusted_proxies),
+            Middleware(Hygiene, names=names),
             Middleware(Counting, counts=services.counts),
-            Middleware(Gate, services=services, error_page=pages.error_page),
+            Middleware(
+                Gate,
+                services=services,
+                error_page=pages.error_page,
+                origins=Origins(shell.admin_public_urls),
+            ),
         ],
         exception_handlers={
             **dict.fromkeys((*EXPECTED, HTTPException), _error),

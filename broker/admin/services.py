@@ -54,7 +54,6 @@ class Services:
         self.config: Final = config
         self.events: Final = events
         self.clock: Final = clock
-        self.has_tls: Final = config.shell.admin_tls_certificate is not None
         self.asking: Final = Asking(config)
         self.acting: Final = Acting(self.asking)
         self.figures: Final = Figures(self.asking)

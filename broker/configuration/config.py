@@ -49,6 +49,8 @@ class Shell:
         self.admin_listen: str | None = None
         self.admin_tls_certificate: str | None = None
         self.admin_tls_key: str | None = None  # None = in the certificate's file
+        self.admin_public_urls: tuple[str, ...] = ()
+        self.admin_trusted_proxies: tuple[str, ...] = ()
         self.admin_log_file_bytes: int = 16 << 20
         self.admin_log_files: int = 16
         self.backlog_interval_s: int = 60  # between two counts of what is owed, 0 = never

@@ -36,6 +36,9 @@ DURATION_UNITS_MS: Final = {
 FILE_MODE: Final = re.compile(r"0?[0-7]{3}")
 # As browsers write it: lower case, no path, the port only where it is not the scheme's own.
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
+EXACT_ORIGIN: Final = re.compile(
+    r"https?://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
+)
 # A name, an IPv4 address, or an IPv6 address in brackets; and the port.
 SERVER: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 # As HTTP has them; text beyond ASCII does not survive every server.
@@ -482,9 +485,27 @@ class Origins:
 
     _expected = "a list of origins such as 'https://example.org:8443', lower case, without a path"
 
+    def __init__(self, *, exact: bool = False) -> None:
+        """`exact`: neither "*" nor "null"."""
+        self._is_valid: Final = _is_exact_origin if exact else _is_origin
+
     def parse(self, raw: object) -> Setting:
         """Return the origins in their order."""
-        return _items(raw, _is_origin, self._expected)
+        return _items(raw, self._is_valid, self._expected)
+
+    def render(self, value: Setting) -> str:
+        """Return the TOML array."""
+        return _array(value)
+
+
+class Networks:
+    """A list of addresses and networks; from the environment separated by commas."""
+
+    _expected = "a list of addresses or networks such as ['127.0.0.1', '10.0.0.0/8']"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the networks in their order."""
+        return _items(raw, _is_network, self._expected)
 
     def render(self, value: Setting) -> str:
         """Return the TOML array."""
@@ -546,6 +567,23 @@ def _array(value: Setting) -> str:
 
 def _is_origin(item: str) -> bool:
     return item in ("*", "null") or ORIGIN.fullmatch(item) is not None
+
+
+def _is_exact_origin(item: str) -> bool:
+    try:
+        return EXACT_ORIGIN.fullmatch(item) is not None and urlsplit(item).port != 0
+    except ValueError:  # brackets around what is no address, or a port that is none
+        return False
+
+
+def _is_network(item: str) -> bool:
+    from ipaddress import ip_network
+
+    try:
+        ip_network(item)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_server(item: str) -> bool:

@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
@@ -23,6 +23,7 @@ from broker.admin.access.roles import Who
 from broker.admin.problems import Refused, refused
 from broker.admin.services import Services
 from broker.admin.web.hygiene import BODY
+from broker.admin.web.origins import Origins
 from storage.time import machine_clocks
 
 WHO: Final = "who"  # where it is in the state of a request
@@ -44,11 +45,13 @@ class Gate:
         *,
         services: Services,
         error_page: Callable[[Request, Refused], Response],
+        origins: Origins,
     ) -> None:
         """`error_page` answers a browser."""
         self._app: Final = app
         self._error_page: Final = error_page
         self._services: Final = services
+        self._origins: Final = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -73,8 +76,8 @@ class Gate:
         if credentials:
             return self._bearer(credentials, peer_of(scope))
         if scope["method"] not in READING:
-            check_origin(headers)
-        cookie = cookie_of(headers, session_cookie(self._services.has_tls))
+            self._origins.check(headers, scope["scheme"])
+        cookie = cookie_of(headers, session_cookie(is_https(scope)))
         if cookie is None:
             return None
         login = self._services.logins.find(cookie, self._services.clock())
@@ -126,6 +129,11 @@ def form_of(scope: Scope) -> dict[str, str]:
     return {name: values[-1] for name, values in found.items()}
 
 
+def is_https(scope: Scope) -> bool:
+    """Return whether a browser sends its requests by TLS: to us, or to a proxy that says so."""
+    return bool(scope["scheme"] == "https")
+
+
 def session_cookie(has_tls: bool) -> str:
     """Return the name of the cookie of a session; the prefix binds it to this host, with TLS."""
     return "__Host-holdfast" if has_tls else "holdfast"
@@ -138,17 +146,6 @@ def cookie_of(headers: Headers, name: str) -> str | None:
     except CookieError:
         return None
     return None if found is None else found.value
-
-
-def check_origin(headers: Headers) -> None:
-    """Refuse what a page elsewhere makes a browser send. Browsers say where it comes from."""
-    site = headers.get("sec-fetch-site")
-    origin = headers.get("origin")
-    host = headers.get("host", "").lower()
-    if (site is not None and site not in ("same-origin", "none")) or (
-        origin is not None and urlsplit(origin).netloc.lower() != host
-    ):
-        raise Refused(403, "this was sent by a page of another site")
 
 
 def peer_of(scope: Scope) -> str:

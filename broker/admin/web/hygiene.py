@@ -44,7 +44,6 @@ class Hygiene:
         self,
         app: ASGIApp,
         *,
-        has_tls: bool,
         names: Iterable[str] | None,
         body_s: float = BODY_S,
         send_s: float = SEND_S,
@@ -55,7 +54,6 @@ class Hygiene:
         name. With TLS a browser finds the certificate to be of another name.
         """
         self._app: Final = app
-        self._has_tls: Final = has_tls
         self._body_s: Final = body_s
         self._send_s: Final = send_s
         self._names: Final = None if names is None else frozenset(names)
@@ -71,7 +69,7 @@ class Hygiene:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if self._has_tls:
+                if scope.get("scheme") == "https":
                     headers.setdefault(*HSTS)
                 if "server" in headers:
                     del headers["server"]

@@ -16,7 +16,15 @@ from broker.admin.access.roles import Who
 from broker.admin.access.users import User
 from broker.admin.problems import EXPECTED, Refused, refused
 from broker.admin.services import Services
-from broker.admin.web.gate import LOGIN, cookie_of, form_of, peer_of, session_cookie, who_of
+from broker.admin.web.gate import (
+    LOGIN,
+    cookie_of,
+    form_of,
+    is_https,
+    peer_of,
+    session_cookie,
+    who_of,
+)
 
 FORM_COOKIE: Final = "holdfast-form"
 FIRST_PAGE: Final = "/"
@@ -42,9 +50,9 @@ class SigningIn:
         """Return the cookie of a log-in form, for `give`, and its hidden field `csrf`."""
         return self._services.logins.new_form(self._services.clock())
 
-    def give(self, response: Response, cookie: str) -> None:
+    def give(self, request: Request, response: Response, cookie: str) -> None:
         """Set the cookie of the form that is in this response."""
-        self._set(response, FORM_COOKIE, cookie, int(FORM_S))
+        self._set(request, response, FORM_COOKIE, cookie, int(FORM_S))
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session, with the fields `name`, `password` and `csrf`; go to that of `next`."""
@@ -54,7 +62,7 @@ class SigningIn:
             return self._error_page(request, refused(problem))
         wanted = safe_path(form_of(request.scope).get("next", ""))
         response = RedirectResponse(wanted, 303)
-        self.let_in(response, user)
+        self.let_in(request, response, user)
         response.delete_cookie(FORM_COOKIE, path="/")
         return response
 
@@ -71,34 +79,36 @@ class SigningIn:
         who = Who(user.name, user.role, user.payloads, "login", address)
         await asyncio.to_thread(services.log.noted, _by(who), "log in", "done")
         services.verifying.succeeded(name)
-        before = cookie_of(request.headers, session_cookie(services.has_tls))
+        before = cookie_of(request.headers, session_cookie(is_https(request.scope)))
         if before is not None:
             services.logins.end(before)
         return user
 
-    def let_in(self, response: Response, user: User) -> None:
+    def let_in(self, request: Request, response: Response, user: User) -> None:
         """Begin a session for a user who has shown the right password; its cookie is set."""
         cookie, _ = self._services.logins.begin(user, self._services.clock())
-        self._set(response, session_cookie(self._services.has_tls), cookie, int(OLDEST_S))
+        self._set(request, response, session_cookie(is_https(request.scope)), cookie, int(OLDEST_S))
 
     async def log_out(self, request: Request) -> Response:
         """End the session, and go to the form."""
-        cookie = cookie_of(request.headers, session_cookie(self._services.has_tls))
+        cookie = cookie_of(request.headers, session_cookie(is_https(request.scope)))
         who = who_of(request)
         if cookie is not None and who is not None:
             self._services.logins.end(cookie)
             await asyncio.to_thread(self._services.log.noted, _by(who), "log out", "done")
         response = RedirectResponse(LOGIN, 303)
-        response.delete_cookie(session_cookie(self._services.has_tls), path="/")
+        response.delete_cookie(session_cookie(is_https(request.scope)), path="/")
         return response
 
-    def _set(self, response: Response, name: str, value: str, seconds: int) -> None:
+    def _set(
+        self, request: Request, response: Response, name: str, value: str, seconds: int
+    ) -> None:
         response.set_cookie(
             name,
             value,
             max_age=seconds,
             path="/",
-            secure=self._services.has_tls,
+            secure=is_https(request.scope),
             httponly=True,
             samesite="strict",
         )

@@ -220,5 +220,5 @@ async def _set_password(visit: Visit, fields: dict[str, str]) -> Response:
     user = await visit.services.change_password(visit.who, fields.get("old", ""), new)
     answer = visit.go("/", "Your password is changed. All other browsers are logged out.")
     signing_in: SigningIn = visit.request.app.state.signing_in
-    signing_in.let_in(answer, user)
+    signing_in.let_in(visit.request, answer, user)
     return answer

@@ -153,7 +153,7 @@ def _form(request: Request, problem: str, name: str, wanted: str, status: int = 
         "next": wanted,
     }
     page = rendering.page("login", context, status=status)
-    signing_in.give(page, cookie)
+    signing_in.give(request, page, cookie)
     return page
 
 

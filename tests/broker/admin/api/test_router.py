@@ -21,6 +21,7 @@ from broker.admin.api.table import BASE
 from broker.admin.pages.routes import error_page
 from broker.admin.web.gate import Gate
 from broker.admin.web.hygiene import Hygiene
+from broker.admin.web.origins import Origins
 from tests.broker.admin.application import URL, Application
 
 
@@ -62,8 +63,13 @@ def ask(tmp_path: Path) -> Any:
     app = Starlette(
         routes=[Mount(BASE, app=Router(application.services, TABLE))],
         middleware=[
-            Middleware(Hygiene, has_tls=False, names=None),
-            Middleware(Gate, services=application.services, error_page=error_page),
+            Middleware(Hygiene, names=None),
+            Middleware(
+                Gate,
+                services=application.services,
+                error_page=error_page,
+                origins=Origins(()),
+            ),
         ],
     )
 

@@ -1,6 +1,5 @@
 """Who asks: by token or by cookie, and never because a page elsewhere made a browser ask."""
 
-import re
 from pathlib import Path
 from typing import Final
 
@@ -10,8 +9,7 @@ from starlette.datastructures import Headers
 
 from broker.admin.access.roles import Role
 from broker.admin.access.tokens import NAME_OF_FILE
-from broker.admin.problems import Refused
-from broker.admin.web.gate import check_origin, cookie_of, form_of, session_cookie
+from broker.admin.web.gate import cookie_of, form_of, session_cookie
 from tests.broker.admin.application import PASSWORD, Application
 
 ME: Final = "/api/v1/me"
@@ -186,11 +184,3 @@ def test_a_form_is_read_only_where_it_says_that_it_is_one() -> None:
     assert fields("text/plain", b"a=1") == {}
     assert fields(form, b"\xff=1") == {}
     assert fields(form, b"&".join(b"%d=1" % each for each in range(1000))) == {}
-
-
-def test_an_origin_is_compared_with_the_host_it_was_sent_to() -> None:
-    check_origin(Headers({"host": "127.0.0.1:8080", "origin": "http://127.0.0.1:8080"}))
-    check_origin(Headers({"host": "Admin.Example", "origin": "https://admin.example"}))
-    check_origin(Headers({"host": "127.0.0.1:8080"}))
-    with pytest.raises(Refused, match=re.escape("another site")):
-        check_origin(Headers({"host": "127.0.0.1:8080", "origin": "http://127.0.0.1"}))

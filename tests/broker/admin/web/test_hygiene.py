@@ -95,7 +95,7 @@ async def met(
         await PlainTextResponse(scope["state"][BODY])(scope, receive, send)
 
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "headers": headers}
-    hygiene = Hygiene(app or echo, has_tls=False, names=names, body_s=body_s)
+    hygiene = Hygiene(app or echo, names=names, body_s=body_s)
     await hygiene(scope, receive, send)
     return sent
 
@@ -154,7 +154,7 @@ def test_a_peer_that_does_not_take_its_answer_is_given_up() -> None:
             await asyncio.Event().wait()
 
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
-        hygiene = Hygiene(endless, has_tls=False, names=None, send_s=0.01)
+        hygiene = Hygiene(endless, names=None, send_s=0.01)
         await hygiene(scope, receive, stuck)
 
     asyncio.run(play())
