@@ -9,6 +9,7 @@ process of the HTTP API says for whom; nobody else can open the socket. Read nex
 """
 
 import contextlib
+import functools
 import json
 import os
 import pwd
@@ -32,6 +33,7 @@ FOR: Final = "for"  # on whose behalf, of the process of the HTTP API
 ON_BEHALF: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 REQUEST_S: Final = 5.0  # to receive a request, and to send its answer
 ANSWER_S: Final = 120.0  # to answer a request
+EXHAUSTED_PAUSE_S: Final = 1.0  # after a connection that could not be accepted
 CLIENTS_MAX: Final = 16  # that are served at a time
 
 Request: TypeAlias = dict[str, str]
@@ -71,15 +73,20 @@ class ControlServer:
         data_dir: str | Path,
         answer: Callable[[Request], Answer],
         call_from_thread: Callable[[Callable[[], None]], None],
+        *,
+        failed: Callable[[str], None] = lambda why: None,
     ) -> None:
         """Bind and start; raises OSError where that cannot be done.
 
         `call_from_thread` calls `answer` on the loop's thread. If `answer` raises a `ControlError`,
-        now or in the future that it returns, the client gets its text.
+        now or in the future that it returns, the client gets its text. With the reason it
+        calls `failed` there when no connection can be accepted for a while.
         """
         self._path: Final = Path(data_dir) / NAME
         self._answer: Final = answer
         self._call_from_thread: Final = call_from_thread
+        self._failed: Final = failed
+        self._closed: Final = threading.Event()
         self._path.unlink(missing_ok=True)  # left by a crash: we hold the lock of the directory
         self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with _short(data_dir) as path:
@@ -92,17 +99,33 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop answering and remove the socket. Idempotent."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # ends the accept
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until nothing is accepted any more, once it is closed."""
+        self._thread.join(timeout_s)
+
     def _run(self) -> None:
+        is_exhausted = False
         while True:
             try:
                 client, _ = self._socket.accept()
-            except OSError:
-                return  # closed
+            except ConnectionAbortedError:
+                continue  # gone while it waited
+            except OSError as problem:
+                if not is_exhausted and not self._closed.is_set():
+                    why = f"cannot accept: {problem.strerror or problem}"
+                    self._call_from_thread(functools.partial(self._failed, why))
+                is_exhausted = True
+                # Without a free descriptor it would spin; who asks waits meanwhile.
+                if self._closed.wait(EXHAUSTED_PAUSE_S):
+                    return
+                continue
+            is_exhausted = False
             if self._places.acquire(blocking=False):
                 talk = threading.Thread(target=self._talk, args=(client,), name="control")
                 talk.daemon = True

@@ -237,6 +237,7 @@ class Server:
                 self._config.shell.data_dir,
                 self._answer,
                 self._driver.call_from_thread,
+                failed=lambda why: self._log.warning("control", why),
             )
         except OSError as problem:
             why = problem.strerror

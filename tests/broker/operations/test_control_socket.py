@@ -1,5 +1,7 @@
 """The operator's socket in the data directory."""
 
+import errno
+import json
 import os
 import pwd
 import socket
@@ -21,8 +23,11 @@ from broker.operations.control_socket import (
     Request,
     ask,
 )
+from tests.broker.descriptors import no_files_left
 from tests.broker.event_loop import Loop
 from tests.stand_in import replace_in
+
+PATIENCE_S = 60.0
 
 
 class Broker:
@@ -32,7 +37,13 @@ class Broker:
         self.loop = Loop()
         self.threads: set[str] = set()
         self.later: list[Future[Request]] = []  # requests that are not answered yet
-        self.server = ControlServer(data_dir, self.answer, self.loop.call_soon_threadsafe)
+        self.failures: list[str] = []
+        self.server = ControlServer(
+            data_dir,
+            self.answer,
+            self.loop.call_soon_threadsafe,
+            failed=self.failures.append,
+        )
 
     def answer(self, request: Request) -> Answer:
         self.threads.add(threading.current_thread().name)
@@ -122,6 +133,36 @@ def test_an_answer_that_comes_later_delays_no_other_one(broker: Broker, tmp_path
         thread.join()
     assert sum(isinstance(each, ControlError) for each in answers) == 1
     assert answers.count({"is": "done"}) == CLIENTS_MAX - 1
+
+
+def test_without_descriptors_it_waits_and_then_goes_on(broker: Broker, tmp_path: Path) -> None:
+    clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+    with no_files_left():
+        for client in clients:
+            client.settimeout(PATIENCE_S)
+            client.connect(str(tmp_path / control_socket.NAME))
+        broker.loop.run_one()
+        assert broker.failures == [f"cannot accept: {os.strerror(errno.EMFILE)}"]
+    for client in clients:
+        client.sendall(b'{"do": "hello"}\n')
+    for _ in clients:
+        broker.loop.run_one()
+    for client in clients:
+        assert json.loads(client.recv(1000)) == {"heard": "hello"}
+        client.close()
+    assert broker.ask(tmp_path, "again") == {"heard": "again"}
+    assert len(broker.failures) == 1
+
+
+def test_without_descriptors_it_can_be_closed(broker: Broker, tmp_path: Path) -> None:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with no_files_left():
+        client.connect(str(tmp_path / control_socket.NAME))
+        broker.loop.run_one()
+        assert broker.failures
+        broker.server.close()
+        broker.server.join(PATIENCE_S)
+    client.close()
 
 
 def test_only_its_owner_may_open_it_and_it_goes_with_the_broker(
