@@ -135,6 +135,7 @@ def test_generations_that_fill_and_go_are_no_growing_backlog(tmp_path: Path, res
 
 
 OWED: Final = "holdfast_backlog_bytes"
+CENSUS: Final = "holdfast_backlog_census_age_seconds"
 
 
 def test_what_is_owed_may_grow_though_little_is_stored(tmp_path: Path) -> None:
@@ -151,6 +152,13 @@ def test_a_backlog_that_is_fetched_each_hour_or_is_small_is_no_alert(tmp_path: P
     healthy(tmp_path, {f'{OWED}{{kind="offline"}}': "0+40000000x59 " * (MINUTES // 60)})
     healthy(tmp_path, {f'{OWED}{{kind="offline"}}': f"0+1000000x{MINUTES}"})
     healthy(tmp_path, {f'{OWED}{{kind="online"}}': f"9000000000x{MINUTES}"})
+
+
+def test_counts_that_rest_for_hours_are_no_alert(tmp_path: Path) -> None:
+    """A million sessions are counted every two hours or so."""
+    healthy(tmp_path, {CENSUS: "200+60x150 " * (MINUTES // 150)})
+    # One that failed has another one behind it.
+    judge(tmp_path, {CENSUS: f"0+60x370 100+60x{MINUTES}"}, {300: [], 371: [], 380: [], 600: []})
 
 
 def test_a_history_that_nobody_exports_is_no_alert_though_its_oldest_events_go(
@@ -253,6 +261,7 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
     "HoldfastDamagedRows": ({'holdfast_damaged_rows_total{what="message"}': "0x5 1x60"}, 7),
     "HoldfastDrops": ({f'{DROPPED}{{reason="session_limit"}}': "0x5 1x60"}, 7),
     "HoldfastBacklogGrows": ({"holdfast_stored_bytes": f"0+10000000x{MINUTES}"}, 360),
+    "HoldfastBacklogNotCounted": ({CENSUS: f"0+60x{MINUTES}"}, 380),
     "HoldfastHistoryLags": (
         {
             "holdfast_history_exporting": "1x60",
