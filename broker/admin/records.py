@@ -156,6 +156,16 @@ class RetainedMessage(Retained):
 
     payload: Base64
     payload_is_cut: Annotated[bool, Meta(description="there is more of it than is told here")]
+    content_type: str | None
+    payload_format: Annotated[
+        Literal["bytes", "text"] | None, Meta(description="as its publisher says; null = not said")
+    ]
+    response_topic: str | None
+    correlation_data_base64: Base64 | None
+    user_properties: list[tuple[str, str]]
+    properties_problem: Annotated[
+        str | None, Meta(description="why its properties cannot be read, null = they can")
+    ]
 
 
 class TopicSession(Struct):

@@ -347,6 +347,7 @@ def retained_message(opened: Opened, name: str) -> records.RetainedMessage:
             **retained_report.fields(opened.time, message),
             "payload": base64.b64encode(payload).decode(),
             "payload_is_cut": len(payload) < len(message.payload),
+            **retained_report.properties(message),
         },
     )
 

@@ -11,7 +11,18 @@ from typing import Final
 from broker.history.text import printable
 from broker.operations.looking.listing import Listing
 from broker.operations.looking.store_time import StoreTime
+from mqtt.errors import MqttError
 from mqtt.message import Message
+from mqtt.packets import PUBLISH
+from mqtt.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    Properties,
+    read,
+)
+from mqtt.wire import Reader
 
 FIELDS: Final = ("topic", "bytes", "qos", "stored_at", "expires_at", "publisher")
 
@@ -23,23 +34,33 @@ def _expires(moment: str | None) -> str:
 RETAINED: Final = Listing(
     [(field.upper(), field) for field in FIELDS], name="topic", cells={"expires_at": _expires}
 )
+PAYLOAD_FORMATS: Final = ("bytes", "text")  # by the indicator
 PAYLOAD_SHOWN_MAX: Final = 65_536  # bytes of a payload that a terminal gets; JSON has all
 
 
 def message_as_page(time: StoreTime, message: Message) -> Iterator[str]:
     """Yield everything about one message; its payload is text, escaped, or else hexadecimal."""
     kind, shown = _payload(message.payload)
-    for title, value in fields(time, message).items():
-        yield f"{title:<12}  {printable(RETAINED.text(title, value))}"
-    yield f"{kind:<12}  {shown}"
+    said, user = _properties(message)
+    rows = [
+        (title, printable(RETAINED.text(title, value)))
+        for title, value in fields(time, message).items()
+    ]
+    rows += [(name, printable(value)) for name, value in said.items() if value is not None]
+    rows += [("user property", f"{printable(name)} = {printable(value)}") for name, value in user]
+    rows.append((kind, shown))
+    width = max(12, *(len(title) for title, _ in rows))
+    for title, cell in rows:
+        yield f"{title:<{width}}  {cell}"
     if len(message.payload) > PAYLOAD_SHOWN_MAX:
-        yield f"{'':<12}  the first {PAYLOAD_SHOWN_MAX} bytes; -o json prints all of them"
+        yield f"{'':<{width}}  the first {PAYLOAD_SHOWN_MAX} bytes; -o json prints all of them"
 
 
 def message_as_json(time: StoreTime, message: Message) -> str:
     """Return a JSON object of one message with its whole payload in Base64."""
     payload = base64.b64encode(message.payload).decode()
-    return json.dumps({**fields(time, message), "payload_base64": payload}, indent=2)
+    told = {**fields(time, message), **properties(message), "payload_base64": payload}
+    return json.dumps(told, indent=2)
 
 
 def _payload(payload: bytes) -> tuple[str, str]:
@@ -62,3 +83,31 @@ def fields(time: StoreTime, message: Message) -> dict[str, object]:
         "expires_at": time.text(message.expires_at_ms),
         "publisher": message.publisher or None,
     }
+
+
+def properties(message: Message) -> dict[str, object]:
+    """Return what the publisher has said besides, in MQTT 5, under the names of JSON."""
+    said, user = _properties(message)
+    return {**said, "user_properties": user}
+
+
+def _properties(message: Message) -> tuple[dict[str, str | None], list[tuple[str, str]]]:
+    """Return the properties that are there once at most, and the user properties."""
+    raw = message.properties
+    problem = None
+    try:
+        found = read(Reader(raw, 0, len(raw)), PUBLISH, len(raw))
+    except MqttError as damage:  # of the row: a publisher's mistake is never stored
+        found, problem = Properties(), str(damage)
+    correlation = found.binaries.get(CORRELATION_DATA)
+    indicator = found.numbers.get(PAYLOAD_FORMAT_INDICATOR)
+    said = {
+        "content_type": found.strings.get(CONTENT_TYPE),
+        "payload_format": None if indicator is None else PAYLOAD_FORMATS[indicator],
+        "response_topic": found.strings.get(RESPONSE_TOPIC),
+        "correlation_data_base64": None
+        if correlation is None
+        else base64.b64encode(correlation).decode(),
+        "properties_problem": problem,
+    }
+    return said, found.user

@@ -14,6 +14,7 @@ from broker.admin.pages.words import amounts, links
 from broker.admin.records import Group, Page, Retained, RetainedMessage, TopicReaders
 
 PAYLOAD_MAX = 20_000  # characters of a payload on its page
+USER_PROPERTIES_MAX = 100  # on its page
 
 
 def context(
@@ -102,16 +103,39 @@ def _retained(message: Retained) -> dict[str, Any]:
 def retained(message: Retained, *, may_delete: bool) -> dict[str, Any]:
     """Return what the page of one retained message shows."""
     kind, text = "", None
+    facts: list[tuple[str, str]] = []
+    user: list[tuple[str, str]] = []
+    problem = ""
     if isinstance(message, RetainedMessage):
         data = base64.b64decode(message.payload)
         kind, text = payload(data, PAYLOAD_MAX)
         if message.payload_is_cut:
             kind = f"{kind}, the first {amounts.size(len(data))}"
+        facts, user = _facts(message), message.user_properties
+        problem = message.properties_problem or ""
     return {
         "message": message,
         "kind": kind,
         "payload": text,
+        "facts": facts,
+        "user_properties": user[:USER_PROPERTIES_MAX],
+        "more_properties": max(0, len(user) - USER_PROPERTIES_MAX),
+        "properties_problem": problem,
         "may_delete": may_delete,
         "who": links.url("/topics", topic=message.topic),
         "delete": links.url("/retained/delete", topic=message.topic) if may_delete else "",
     }
+
+
+def _facts(message: RetainedMessage) -> list[tuple[str, str]]:
+    """Return what its publisher has said besides, as word and text."""
+    said = [
+        ("Content type", message.content_type),
+        ("Payload format", message.payload_format),
+        ("Response topic", message.response_topic),
+    ]
+    found = [(word, text) for word, text in said if text is not None]
+    if message.correlation_data_base64 is not None:
+        data = base64.b64decode(message.correlation_data_base64)
+        found.append(("Correlation data", data.hex(" ") if data else "(empty)"))
+    return found

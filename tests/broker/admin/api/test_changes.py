@@ -168,6 +168,9 @@ def test_a_message_is_published_as_its_fields_say(shared: Running) -> None:
     text = operator.post(BASE + "/publish", json={"topic": "news/2", "text": "hällo", "qos": 0})
     assert text.status_code == 200
     assert reader.take(1)[0].payload == "hällo".encode()
+    kept = shared.http("viewer+payloads").get(BASE + "/retained/news%2F1").json()
+    assert (kept["content_type"], kept["user_properties"]) == ("text/plain", [["site", "A"]])
+    assert kept["correlation_data_base64"] is None and kept["response_topic"] is None
     tried = operator.delete(BASE + "/retained/news%2F1", params={"dry_run": "true"})
     assert tried.json() == {"dry_run": True, "deleted": 1}
     assert operator.delete(BASE + "/retained/news%2F1").json()["deleted"] == 1

@@ -100,3 +100,58 @@ def test_hostile_names_cannot_disturb_the_terminal(time: StoreTime) -> None:
         listed(time, hostile, output="json"),
     ):
         assert all(part.isprintable() for line in lines for part in line.split("\n"))
+
+
+def text_of(text: str) -> bytes:
+    return len(text.encode()).to_bytes(2, "big") + text.encode()
+
+
+def with_properties() -> Message:
+    made = message()
+    made.properties = b"".join(
+        (
+            b"\x01\x01",
+            b"\x03" + text_of("text/plain"),
+            b"\x08" + text_of("answers/1"),
+            b"\x09\x00\x02\x00\xff",
+            b"\x26" + text_of("unit") + text_of("m"),
+            b"\x26" + text_of("unit") + text_of("\x1b[31m"),
+        )
+    )
+    return made
+
+
+def test_a_page_has_the_properties_that_the_publisher_sent(time: StoreTime) -> None:
+    lines = list(retained_report.message_as_page(time, with_properties()))
+    assert [line.split("  ", 1)[0] for line in lines[6:]] == [
+        "content_type",
+        "payload_format",
+        "response_topic",
+        "correlation_data_base64",
+        "user property",
+        "user property",
+        "payload",
+    ]
+    text = "\n".join(lines)
+    assert "text/plain" in text and "answers/1" in text and "AP8=" in text
+    assert "unit = m" in text and "unit = \\x1b[31m" in text
+
+
+def test_json_of_one_has_every_property_or_null(time: StoreTime) -> None:
+    told = json.loads(retained_report.message_as_json(time, with_properties()))
+    assert (told["content_type"], told["payload_format"]) == ("text/plain", "text")
+    assert (told["response_topic"], told["correlation_data_base64"]) == ("answers/1", "AP8=")
+    assert told["user_properties"] == [["unit", "m"], ["unit", "\x1b[31m"]]
+    bare = json.loads(retained_report.message_as_json(time, message()))
+    assert bare["user_properties"] == [] and bare["properties_problem"] is None
+    names = ("content_type", "payload_format", "response_topic", "correlation_data_base64")
+    assert all(bare[name] is None for name in names)
+
+
+def test_properties_that_cannot_be_read_are_said_and_the_payload_is_there(
+    time: StoreTime,
+) -> None:
+    damaged = message()
+    damaged.properties = b"\x03\x00"
+    text = "\n".join(retained_report.message_as_page(time, damaged))
+    assert "properties_problem" in text and "hello" in text

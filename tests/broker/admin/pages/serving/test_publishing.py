@@ -30,6 +30,9 @@ def test_a_subscriber_gets_what_was_typed_and_the_log_does_not_have_it(
     assert message.payload == b"first\nsecond"
     retained = browse("anna").get("/retained?topic=form/1").text
     assert "second" in retained
+    assert "text/plain" in retained and "User properties" in retained and "unit" in retained
+    hidden = browse("vera").get("/retained?topic=form/1").text
+    assert "text/plain" not in hidden and "User properties" not in hidden
     lines = [each for each in port_town.log_lines() if each.get("topic") == "form/1"]
     assert (lines[0]["what"], lines[0]["bytes"], lines[0]["name"]) == ("publish", 12, "olga")
     assert "second" not in str(port_town.log_lines())

@@ -51,6 +51,15 @@ def test_a_topic_that_is_too_long_for_an_address_has_no_link() -> None:
 def test_a_payload_is_shown_only_where_the_record_has_it() -> None:
     assert topics.retained(retained("t"), may_delete=False)["payload"] is None
     data = base64.b64encode(b"<b>").decode()
-    message = RetainedMessage("t", 3, 1, AT, None, None, data, True)
+    message = RetainedMessage(
+        "t", 3, 1, AT, None, None, data, True, "text/plain", None, "answers", "AP8=",
+        [("unit", "m")] * 105, None,
+    )  # fmt: skip
     context = topics.retained(message, may_delete=False)
     assert (str(context["payload"]), context["kind"]) == ("&lt;b&gt;", "text, the first 3 bytes")
+    assert context["facts"] == [
+        ("Content type", "text/plain"),
+        ("Response topic", "answers"),
+        ("Correlation data", "00 ff"),
+    ]
+    assert (len(context["user_properties"]), context["more_properties"]) == (100, 5)
