@@ -7,8 +7,9 @@ for all changes. Knows no HTTP, and must never decide who may ask. Read next:
 
 import asyncio
 import json
+import math
 import secrets
-from collections import OrderedDict
+from collections.abc import Hashable
 from fnmatch import fnmatchcase
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -19,6 +20,7 @@ from broker.admin import records
 from broker.admin.sources import reading, telling
 from broker.admin.sources.broker_questions import BrokerQuestions
 from broker.admin.sources.lanes import Lane, Turn
+from broker.admin.sources.orders import Orders, Sorted
 from broker.admin.sources.reading import NotThere, now_text
 from broker.configuration.config import Config, ConfigError
 from broker.operations.control_socket import Absent, ControlError, Request
@@ -29,10 +31,6 @@ NAME: Final = "name"
 ORDERS: Final = (NAME, "bytes", "messages", "oldest", "since")
 LIMIT_MAX: Final = 1000
 LIMIT: Final = 50
-RANKS_KEPT: Final = 8
-# For how long an order is used again: every session was read for it, 100,000 in some seconds.
-RANK_AGE_S: Final = 10.0
-RANK_SHARE: Final = 10  # or so many times what it took
 CLIENTS_AGE_S: Final = 2.0  # of a list of clients that is used again, or
 CLIENTS_SHARE: Final = 20  # so many times what it took
 CLIENTS_WAITING_MAX: Final = 32  # for such a list
@@ -45,16 +43,6 @@ Result = TypeVar("Result")
 
 class BadCursor(Exception):
     """A cursor that no page gave."""
-
-
-class _Rank:
-    __slots__ = ("as_of", "notes", "places", "until_s")
-
-    def __init__(self, places: list[tuple[int, str]], notes: list[str], took_s: float) -> None:
-        self.places: Final = places
-        self.notes: Final = notes
-        self.as_of: Final = now_text()
-        self.until_s: Final = monotonic() + max(RANK_AGE_S, RANK_SHARE * took_s)
 
 
 class _Clients:
@@ -75,16 +63,16 @@ class Asking:
         data_dir = config.shell.data_dir
         self.broker: Final = BrokerQuestions(data_dir, now_text)
         self._lists: Final = Lane(data_dir, "lists")
-        self._orders: Final = Lane(data_dir, "orders")
+        self._orders: Final = Lane(data_dir, "orders", longest_s=math.inf)
         self._single: Final = Lane(data_dir, "single")
         self._past: Final = Lane(data_dir, "past")
-        self._ranks: OrderedDict[tuple[Any, ...], _Rank] = OrderedDict()
-        self._ranking: Final = Turn()
+        self._sorted_lists: Final = Orders(self._put_in_order)
         self._clients: _Clients | None = None
         self._listing: Final = Turn(waiting_max=CLIENTS_WAITING_MAX)
 
     def close(self) -> None:
         """Give everything back."""
+        self._sorted_lists.close()
         self.broker.close()
         self._lists.close()
         self._orders.close()
@@ -104,7 +92,7 @@ class Asking:
     ) -> "records.Page[records.SessionRow]":
         """Return a page of sessions; `sort` is one of `ORDERS`, the most owed first.
 
-        Bytes are counted in every order but that by name. Raises `BadCursor`.
+        Bytes are counted in every order but that by name. Raises `BadCursor`, `BeingSorted`.
         """
         if sort == NAME:
             after = place_of(cursor, str) if cursor else None
@@ -123,11 +111,13 @@ class Asking:
         skipped = 0
         if cursor:
             begin, skipped = place_of(cursor, tuple[tuple[int, str] | None, int])
-        rank = await self._rank(sort, match, offline, begin)
+        rank = await self._sorted_lists.get((sort, match, offline, begin))
         chosen = rank.places[skipped : skipped + limit]
         if skipped < 0 or (skipped and not chosen):
             raise BadCursor
         notes = list(rank.notes)
+        if rank.is_old:
+            notes.append("this is an older order: a newer one is being worked out")
         rows = await self._lists.run(
             lambda opened: reading.rows_of(opened, [name for _, name in chosen], notes)
         )
@@ -139,23 +129,14 @@ class Asking:
             following = cursor_of((rank.places[-1], 0))
         return records.Page(rows, following, rank.as_of, notes)
 
-    async def _rank(
-        self, sort: str, match: str | None, offline: bool, begin: tuple[int, str] | None
-    ) -> _Rank:
-        key = sort, match, offline, begin
-        async with self._ranking.mine():  # who comes meanwhile wants the same, most of the time
-            rank = self._ranks.get(key)
-            if rank is None or monotonic() > rank.until_s:
-                began = monotonic()
-                places, notes = await self._orders.run(
-                    lambda opened: reading.places(opened, sort, match, offline, begin)
-                )
-                rank = self._ranks[key] = _Rank(places, notes, monotonic() - began)
-                self._lists.refresh()  # it has to know the sessions that are in the order
-                self._ranks.move_to_end(key)
-                if len(self._ranks) > RANKS_KEPT:
-                    self._ranks.popitem(last=False)
-        return rank
+    async def _put_in_order(self, key: Hashable) -> Sorted:
+        assert isinstance(key, tuple)
+        sort, match, offline, begin = key
+        found = await self._orders.run(
+            lambda opened: reading.places(opened, sort, match, offline, begin)
+        )
+        self._lists.refresh()  # it has to know the sessions that are in the order
+        return found
 
     async def session(self, client_id: str) -> records.Session:
         """Return one session. Raises `NotThere`."""
@@ -447,7 +428,7 @@ class Asking:
                 self._forget()
 
     def _forget(self) -> None:
-        self._ranks.clear()
+        self._sorted_lists.forget()
         self._clients = None
         self._lists.refresh()
         self._orders.refresh()

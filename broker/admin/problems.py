@@ -15,11 +15,13 @@ from broker.admin.access.admin_log import AdminLogError
 from broker.admin.access.private_file import AccessFileError, BadEntry, EntryRefused, NoEntry
 from broker.admin.asking import BadCursor
 from broker.admin.sources.lanes import Busy, TooLong, Unreadable
+from broker.admin.sources.orders import BeingSorted
 from broker.admin.sources.reading import NotThere
 from broker.operations.control_socket import ControlError, Unanswered
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_S: Final = 2
+AGAIN_S: Final = 5  # before one asks again for an order that is being worked out
 
 
 class Refused(Exception):
@@ -41,6 +43,7 @@ EXPECTED: Final = (
     NotThere,
     BadCursor,
     Busy,
+    BeingSorted,
     TooLong,
     Unreadable,
     ControlError,
@@ -62,6 +65,8 @@ def refused(problem: Exception) -> Refused:
         return Refused(400, "cursor: expected the `next` of another page of this list")
     if isinstance(problem, Unanswered):
         return Refused(503, f"the broker does not answer: {text}", retry_s=RETRY_S)
+    if isinstance(problem, BeingSorted):
+        return Refused(503, text, retry_s=AGAIN_S)
     if isinstance(problem, Busy):
         return Refused(503, text, retry_s=RETRY_S)
     if isinstance(problem, (ControlError, EntryRefused)):

@@ -29,6 +29,13 @@ class Page(Struct, Generic[Item]):
     ]
 
 
+class Sorting(Struct):
+    """An answer that is being worked out: ask again."""
+
+    detail: str
+    seconds: Annotated[int, Meta(ge=0, description="for how long already")]
+
+
 class Subscription(Struct):
     """One topic filter of a session."""
 

@@ -5,12 +5,15 @@ Must never change anything. Read next: `broker.admin.api.changes`, `broker.admin
 
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from broker.admin import records
 from broker.admin.api.endpoints import Call
 from broker.admin.counts import MEDIA_TYPE as METRICS
+from broker.admin.problems import AGAIN_S
 from broker.admin.services import demand_payloads
+from broker.admin.sources.orders import BeingSorted
 
 
 async def me(call: Call) -> Any:
@@ -23,8 +26,17 @@ async def me(call: Call) -> Any:
 
 
 async def sessions(call: Call) -> Any:
-    """List sessions."""
-    return await call.services.asking.sessions(**call.values)
+    """List sessions; answer 202 while an order of them is being worked out."""
+    try:
+        return await call.services.asking.sessions(**call.values)
+    except BeingSorted as problem:
+        told = records.Sorting(str(problem), int(problem.for_s))
+        return Response(
+            msgspec.json.encode(told),
+            202,
+            headers={"Retry-After": str(AGAIN_S)},
+            media_type="application/json",
+        )
 
 
 async def session(call: Call) -> Any:

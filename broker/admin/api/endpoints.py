@@ -60,6 +60,7 @@ class Endpoint:
         "body",
         "helps",
         "is_payload",
+        "later",
         "media",
         "method",
         "name",
@@ -83,6 +84,7 @@ class Endpoint:
         body: Any = None,
         is_payload: bool = False,
         media: str = "application/json",
+        later: Any = None,
     ) -> None:
         self.method: Final = method
         self.path: Final = path  # below /api/v1, parameters in braces, each a whole level
@@ -94,6 +96,7 @@ class Endpoint:
         self.parameters: Final = parameters
         self.body: Final = body  # the type of the record in the body, None = none
         self.media: Final = media  # of the answer; a call that has another one returns a response
+        self.later: Final = later  # the type of the record with 202, None = there is no such answer
         self.is_payload: Final = is_payload  # it tells what messages say
 
     @property

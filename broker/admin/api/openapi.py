@@ -28,6 +28,7 @@ def document(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
     endpoints = tuple(endpoints)
     types = [records.Problem]
     types += [each.result for each in endpoints if each.media == JSON]
+    types += [each.later for each in endpoints if each.later is not None]
     types += [each.body for each in endpoints if each.body is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     by_type = dict(zip(map(_key, types), schemas, strict=True))
@@ -86,6 +87,11 @@ def _operation(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
             },
         },
     }
+    if endpoint.later is not None:
+        found["responses"]["202"] = {
+            "description": "it is being worked out: ask again after `Retry-After` seconds",
+            "content": {JSON: {"schema": by_type[_key(endpoint.later)]}},
+        }
     if endpoint.parameters:
         found["parameters"] = [
             {

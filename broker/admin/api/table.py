@@ -51,7 +51,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         "GET", "/sessions", "list_sessions", VIEWER, "stored sessions, and what waits for them",
         calls.sessions, records.Page[records.SessionRow], values.SORT, values.MATCH, values.OFFLINE,
-        *PAGED,
+        *PAGED, later=records.Sorting,
     ),
     Endpoint(
         "GET", "/sessions/{client_id}", "show_session", VIEWER, "one stored session", calls.session,

@@ -70,9 +70,11 @@ class Turn:
 class Opened:
     """A database as it was when it was opened, for one question."""
 
-    __slots__ = ("inventory", "time", "until_s")
+    __slots__ = ("inventory", "is_ending", "time", "until_s")
 
-    def __init__(self, store: RocksStore, until_s: float) -> None:
+    def __init__(
+        self, store: RocksStore, until_s: float, is_ending: Callable[[], bool] = lambda: False
+    ) -> None:
         self.time: Final = StoreTime(
             store,
             machine_clocks.wall_ms(),
@@ -81,9 +83,12 @@ class Opened:
         )
         self.inventory: Final = Inventory(store)
         self.until_s: Final = until_s
+        self.is_ending: Final = is_ending  # nobody waits for an answer any more
 
     def check(self) -> None:
-        """Raise `TooLong` when the time for one question is over."""
+        """Raise `TooLong` when the time for one question is over, or the process ends."""
+        if self.is_ending():
+            raise TooLong("this process ends")
         if monotonic() > self.until_s:
             raise TooLong(f"this takes longer than {LONGEST_S:g} s: ask on the command line")
 
@@ -107,6 +112,7 @@ class Lane:
         self._idle_s: Final = idle_s
         self._lock: Final = threading.Lock()  # of the number
         self._waiting = 0
+        self._ending: Final = threading.Event()
         # Of the lane's thread alone:
         self._store: RocksStore | None = None
         self._until_s = 0.0
@@ -144,7 +150,7 @@ class Lane:
                 self._store = self._open()
                 now = monotonic()
                 self._until_s = now + min(AGE_MAX_S, max(AGE_MIN_S, AGE_SHARE * (now - began)))
-            return work(Opened(self._store, monotonic() + self._longest_s))
+            return work(Opened(self._store, monotonic() + self._longest_s, self._ending.is_set))
         except StorageError as problem:
             self._close()  # perhaps a file that the broker has deleted meanwhile
             raise Unreadable(str(problem)) from None
@@ -174,6 +180,7 @@ class Lane:
             self._store = None
 
     def close(self) -> None:
-        """Close the database once the thread has done what it has begun."""
+        """Close the database once the thread has left what it has begun."""
+        self._ending.set()
         self._thread.submit(self._close)
         self._thread.shutdown()

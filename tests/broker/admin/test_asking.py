@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.asking import RANKS_KEPT, Asking, BadCursor, cursor_of, place_of
+from broker.admin.asking import Asking, BadCursor, cursor_of, place_of
+from broker.admin.sources.orders import KEPT_MAX
 from broker.configuration.config import Config
 from broker.operations.control_socket import Unanswered
 from tests.broker.admin.running import Running
@@ -52,9 +53,9 @@ def test_pages_of_an_order_are_of_one_moment_and_few_orders_are_kept(shared: Run
         second = await asking.sessions(sort="messages", match="kept-*", limit=2, cursor=first.next)
         assert [row.client_id for row in second.items] == ["kept-1", "kept-0"]
         assert second.next is None and second.as_of == first.as_of
-        for number in range(2 * RANKS_KEPT):
+        for number in range(2 * KEPT_MAX):
             await asking.sessions(sort="messages", match=f"{number}")
-        assert len(asking._ranks) == RANKS_KEPT
+        assert len(asking._sorted_lists) == KEPT_MAX
         asking._orders.refresh()
         anew = await asking.sessions(sort="messages", match="kept-*", limit=1)
         assert [row.client_id for row in anew.items] == ["kept-9"]

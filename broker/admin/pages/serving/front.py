@@ -11,6 +11,7 @@ from broker.admin.pages.views import owed as view
 from broker.admin.pages.words import globs
 from broker.admin.problems import Refused
 from broker.admin.records import Page, SessionRow
+from broker.admin.sources.orders import BeingSorted
 from broker.operations.control_socket import ControlError
 
 LIMIT = 50  # sessions on a page
@@ -25,10 +26,13 @@ async def owed(visit: Visit) -> Response:
     match, cursor = visit.asked("match"), visit.asked("cursor")
     asking = visit.services.asking
 
-    async def listing() -> Page[SessionRow]:
-        return await asking.sessions(
-            sort=sort, match=globs.wanted(match), cursor=cursor or None, limit=LIMIT
-        )
+    async def listing() -> Page[SessionRow] | None:
+        try:
+            return await asking.sessions(
+                sort=sort, match=globs.wanted(match), cursor=cursor or None, limit=LIMIT
+            )
+        except BeingSorted:
+            return None  # the page says so, and asks again
 
     context = view.context(
         await visit.fresh.get(("sessions", sort, match, cursor), listing),

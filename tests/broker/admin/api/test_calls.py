@@ -1,16 +1,22 @@
 """Every endpoint for every role, and what each one does to a real broker."""
 
+import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 
 from broker.admin.access.roles import Role
 from broker.admin.api.endpoints import Endpoint
 from broker.admin.api.table import BASE, ENDPOINTS
+from broker.admin.sources.lanes import Unreadable
+from broker.admin.sources.orders import Orders, Sorted
+from tests.broker.admin.application import Application
 from tests.broker.admin.running import KINDS, Running
 from tests.durability.rawclient import RawClient
 
@@ -140,6 +146,33 @@ def test_sessions_are_listed_page_by_page_in_every_order(shared: Running) -> Non
     one = get(shared, "/sessions/lists%2F1")
     assert (one["state"], one["waiting"], one["bytes"]) == ("offline", 1, 900 + len("lists/1"))
     assert [each["topic_filter"] for each in one["subscriptions"]] == ["lists/1"]
+
+
+def test_an_order_that_takes_long_is_answered_with_202_until_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = Application(tmp_path)
+    headers = {"Authorization": f"Bearer {application.token()}"}
+    go_on = asyncio.Event()
+    asking = application.services.asking
+
+    async def sort(key: Hashable) -> Sorted:
+        await go_on.wait()
+        raise Unreadable("there is no database yet")
+
+    async def story(client: httpx.AsyncClient) -> None:
+        monkeypatch.setattr(asking, "_sorted_lists", Orders(sort, wait_s=0.0))
+        for _ in range(3):
+            answer = await client.get(f"{BASE}/sessions?sort=bytes", headers=headers)
+            assert answer.status_code == 202, answer.text
+            assert answer.headers["retry-after"] == "5"
+            assert set(answer.json()) == {"detail", "seconds"}
+        go_on.set()
+        while answer.status_code == 202:
+            answer = await client.get(f"{BASE}/sessions?sort=bytes", headers=headers)
+        assert answer.status_code == 503 and "no database" in answer.text
+
+    application.play(story)
 
 
 def test_a_queue_is_peeked_at_page_by_page_and_payloads_need_a_permission(shared: Running) -> None:

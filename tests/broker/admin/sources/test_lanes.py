@@ -1,6 +1,7 @@
 """A lane reads what is there, one thing at a time, for few who wait, and keeps nothing open."""
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -135,6 +136,27 @@ def test_what_takes_too_long_is_given_up(store: RocksStore, tmp_path: Path) -> N
             await lane.run(lambda opened: opened.check())
 
     play(lane, story)
+    store.close()
+
+
+def test_what_has_begun_is_left_when_the_process_ends(store: RocksStore, tmp_path: Path) -> None:
+    lane = Lane(tmp_path, "test", longest_s=math.inf)
+    has_begun = threading.Event()
+
+    def for_ever(opened: Opened) -> None:
+        while True:
+            opened.check()
+            has_begun.set()
+
+    async def story() -> None:
+        put(store, b"one")
+        work = asyncio.ensure_future(lane.run(for_ever))
+        await asyncio.to_thread(has_begun.wait)
+        lane.close()
+        with pytest.raises(TooLong, match="this process ends"):
+            await work
+
+    asyncio.run(story())
     store.close()
 
 
