@@ -19,7 +19,6 @@ from broker.admin.access.logins import Logins
 from broker.admin.access.roles import Role, Who
 from broker.admin.access.tokens import Tokens
 from broker.admin.access.users import User, Users
-from broker.admin.access.verifying import Verifying
 from broker.admin.acting import Acting
 from broker.admin.asking import Asking, cursor_of, place_of
 from broker.admin.counts import Counts
@@ -36,6 +35,7 @@ from broker.admin.records import (
     UserWanted,
 )
 from broker.admin.sources.reading import now_text
+from broker.admin.verifying import Verifying
 from broker.configuration.config import Config
 from broker.observe.structured_log import Log
 from storage.time import machine_clocks

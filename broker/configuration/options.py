@@ -223,7 +223,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("admin", "tls_key", "shell", "admin_tls_key", Text(empty_is_none=True),
            "file of its private key; empty = in the certificate's file"),
     Option("admin", "public_urls", "shell", "admin_public_urls", Origins(exact=True),
-           "addresses at which a reverse proxy serves it: ['https://mqtt.example.org']"),
+           "addresses at which a reverse proxy serves it: ['https://iot.example.org']"),
     Option("admin", "trusted_proxies", "shell", "admin_trusted_proxies", Networks(),
            "from whom X-Forwarded-For and X-Forwarded-Proto are believed: ['127.0.0.1']"),
     Option("admin", "log_file_size", "shell", "admin_log_file_bytes", Size(64 << 10),

@@ -1,6 +1,6 @@
 """Log in and log out of a browser: POST /login, POST /logout; the form itself is a page.
 
-Read next: `broker.admin.access.logins`, `broker.admin.access.verifying`.
+Read next: `broker.admin.access.logins`, `broker.admin.verifying`.
 """
 
 import asyncio

@@ -9,8 +9,8 @@ from broker.admin.access.admin_log import AdminLog
 from broker.admin.access.lockout import FIRST_S, NAME_FAILURES_MAX, Lockout
 from broker.admin.access.roles import Role
 from broker.admin.access.users import Users
-from broker.admin.access.verifying import HASHING_WAITING_MAX, Verifying
 from broker.admin.problems import Refused
+from broker.admin.verifying import HASHING_WAITING_MAX, Verifying
 
 PASSWORD = "correct horse battery"
 
