@@ -195,3 +195,41 @@ def test_payloads_are_shown_to_those_only_who_may_read_them(
         here.may_be_refused = True
         here.open("/session?id=boat-17&payloads=1")
         here.sees("'vera' lacks the permission to read payloads")
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_an_admin_gives_and_takes_access_with_forms_alone(
+    port_town: Running, browser: Browser, script: bool
+) -> None:
+    name = f"ci-{script}".lower()
+    with tab(browser, port_town, width=390, script=script) as here:
+        here.log_in("anna").open("/access")
+        here.page.fill("#token-name", name)
+        here.page.select_option("#token-role", "operator")
+        here.page.click("text=Make the token")
+        here.sees("This is shown once, now.")
+        assert here.page.inner_text("#token").startswith("hf_")
+        here.page.click("text=Done")
+        here.page.locator("tr", has_text=name).get_by_role("link", name="Remove").click()
+        here.sees("Whoever uses it is refused from the next request on.")
+        here.page.click("button:has-text('Remove it')")
+        here.sees(f"The token {name} is removed.")
+
+
+def test_a_message_is_published_with_a_form_and_seen_with_its_properties(
+    port_town: Running, browser: Browser
+) -> None:
+    with tab(browser, port_town, script=False) as here:
+        here.log_in("anna").open("/topics")
+        here.page.click("text=Publish a message")
+        here.page.fill("#topic", "forms/1")
+        here.page.fill("#payload", "one\ntwo")
+        here.page.fill("#content_type", "text/plain")
+        here.page.fill("#properties", "unit=m")
+        here.page.check("#retain")
+        here.page.click("button:has-text('Publish')")
+        here.sees("The message on forms/1 is stored; no subscription gets it.")
+        here.open("/retained?topic=forms/1")
+        here.sees("text/plain")
+        here.sees("unit")
+        assert here.page.inner_text("pre") == "one\ntwo"
