@@ -90,6 +90,7 @@ def free_port() -> int:
 
 def let_run_for(seconds: float) -> None:
     """Let the present test run for this long before it counts as hanging, and the usual time."""
+    assert sys.__stderr__ is not None
     faulthandler.dump_traceback_later(WATCHDOG_SECONDS + seconds, exit=True, file=sys.__stderr__)
 
 

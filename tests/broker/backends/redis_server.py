@@ -104,7 +104,7 @@ class RedisServer:
         with self.client() as giver, replica.client() as taker:
             given = giver.info("replication")["master_repl_offset"]
             told = taker.info("replication")
-        return told.get("master_link_status") == "up" and told["slave_repl_offset"] >= given
+        return told.get("master_link_status") == "up" and bool(told["slave_repl_offset"] >= given)
 
     def kill(self) -> None:
         """Send SIGKILL and wait."""
