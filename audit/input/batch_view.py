@@ -33,6 +33,7 @@ COMMON: Final = frozenset(
         "msg_persisted",
         "pub_acked",
         "pub_completed",
+        "pub_released",
         "msg_delivered",
         "msg_acked",
         "msg_completed",
