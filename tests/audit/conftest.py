@@ -25,7 +25,7 @@ from audit.input.fold_context import known
 from audit.input.frame_cache import Shelf
 from audit.input.session_columns import COLUMNS as SESSION_COLUMNS
 from audit.input.session_columns import SessionRow
-from storage.history.events import COLUMNS
+from storage.history.events import COLUMNS, RELEASES_RECORDED
 from tests.audit.numbers import halves, whole
 
 __all__ = ["halves", "whole"]  # fixtures
@@ -103,7 +103,8 @@ class History:
         """Start the next boot: seq counts from 1 again."""
         before, self.seq = self.seq, 0
         self.number += 1
-        return self.row("boot", **{"detail": detail, "count": before, "position": 0, **columns})
+        own = {"detail": detail, "count": before, "position": 0, "reason": RELEASES_RECORDED}
+        return self.row("boot", **{**own, **columns})
 
     def session(self, client_id: str = "c", number: int = 1) -> "Player":
         """Return someone who writes the rows of one session."""
