@@ -204,6 +204,15 @@ def in_use_twice(stage: Stage) -> Scene:
     stage.inject("D3", "in_use_twice", row, session=subscriber, message=second, pid=pid)
 
 
+def acknowledged_another(stage: Stage) -> Scene:
+    _, subscriber, _, (first, second) = yield from stage.deliver(1, 1, 2)
+    stage.answer(subscriber)
+    one, other = (stage.row(ev.MSG_ACKED, subscriber, message) for message in (first, second))
+    one["pid"], other["pid"] = other["pid"], one["pid"]
+    for row, message in ((one, first), (other, second)):
+        stage.inject("D3", "acknowledged_another", row, session=subscriber, message=message)
+
+
 def overrun(stage: Stage) -> Scene:
     _, subscriber, _, messages = yield from stage.deliver(1, 1, 4, rmax=4)
     stage.row(ev.SESSION_CREATED, subscriber)["rmax"] = 3
@@ -302,6 +311,7 @@ PLAYS: Final[dict[str, Play]] = {
         other_packet_id,
         without_dup,
         in_use_twice,
+        acknowledged_another,
         overrun,
         out_of_order,
         delivered_expired,
