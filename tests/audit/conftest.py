@@ -23,6 +23,7 @@ from audit.input.batch_view import MARKS, SESSION_EVENTS, Settings, View, build
 from audit.input.events import gseq, read
 from audit.input.fold_context import known
 from audit.input.frame_cache import Shelf
+from audit.input.segments import find
 from audit.input.session_columns import COLUMNS as SESSION_COLUMNS
 from audit.input.session_columns import SessionRow
 from storage.history.events import COLUMNS, RELEASES_RECORDED
@@ -234,6 +235,7 @@ class Views:
             read(self.spark, str(folder)),
             shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}")),
             settings=Settings(**settings),
+            segments=find(self.spark, str(folder)),
         )
 
 
