@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark.sql import functions as F
 
+from audit.checks.clock_check import steps_back
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
 from audit.input.events import boot_of, gseq, seq_of
@@ -83,6 +84,18 @@ def check(view: View) -> list[Outcome]:
                 "to": _place(last),
                 "rows": doubled.rows,
                 "files": _files(view, doubled.node, first, last),
+            }
+        )
+    for node, boot, seq, back_us in steps_back(view):
+        place = gseq(boot, seq)
+        witnesses.append(
+            {
+                "what": "the time goes back",
+                "node": node,
+                "from": _place(place - 1),
+                "to": _place(place),
+                "back_us": back_us,
+                "files": _files(view, node, place - 1, place),
             }
         )
     for loss in disk_losses(view):

@@ -19,6 +19,7 @@ from audit.checks.packed_rows import (
     EXPIRED,
     MOVED,
     OPEN_END,
+    OWED,
     REFUSED,
     RETAINED,
     RMAX_DEFAULT,
@@ -219,8 +220,18 @@ def _window(rows: Rows, suspicions: Suspicions, exchanges: _Exchanges) -> None:
 
 
 def _order(rows: Rows, pairs: Pairs, suspicions: Suspicions) -> None:
-    """O1, first half: first deliveries after that of a newer message at the same QoS."""
+    """O1, first half: first deliveries after that of a newer message at the same QoS.
+
+    And those before their message was stored for the session.
+    """
     sent = pairs.first(pairs.kind == DELIVERED)
+    owed = pairs.first(pairs.kind == OWED)
+    early = np.flatnonzero((sent >= 0) & (owed > sent))
+    sent_at, stored_at = pairs.at[sent[early]], pairs.at[owed[early]]
+    own = (rows.owner[stored_at] & 1) == 0
+    sent_at, stored_at = sent_at[own], stored_at[own]
+    check = ("O1", "before_its_acceptance")
+    suspicions.add(check, stored_at, rows.gseq[sent_at], stored_at * 0 - 1)
     at = np.sort(pairs.at[sent[sent >= 0]])
     group = (rows.owner[at] & 1) == 1
     at = at[~group & ~rows.shared[at]]

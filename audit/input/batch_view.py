@@ -372,12 +372,12 @@ def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], list[
     for row in runs:
         if row.doubled:
             own = Doubled(row.node, row.boot, row.first_doubled, row.last_doubled, row.doubled)
-            before = doubled.get((row.node, row.boot), replace(own, rows=0))
+            other = doubled.get((row.node, row.boot), replace(own, rows=0))
             doubled[row.node, row.boot] = replace(
                 own,
-                first_seq=min(own.first_seq, before.first_seq),
-                last_seq=max(own.last_seq, before.last_seq),
-                rows=own.rows + before.rows,
+                first_seq=min(own.first_seq, other.first_seq),
+                last_seq=max(own.last_seq, other.last_seq),
+                rows=own.rows + other.rows,
             )
     return found, [doubled[key] for key in sorted(doubled)]
 

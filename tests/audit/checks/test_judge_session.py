@@ -303,6 +303,22 @@ def test_an_answer_names_the_message_that_its_identifier_carried() -> None:
     ]
 
 
+def test_nothing_is_sent_before_it_was_stored() -> None:
+    s = Session()
+    s.connect()
+    s.send(2, 2)  # two deliveries were swapped, so this message is from the future
+    s.owe(1)
+    s.owe(2)
+    s.send(1, 1)
+    s.ack(1, 1)
+    s.ack(2, 2)
+    _, suspicions = judge(s)
+    assert ("O1", "before_its_acceptance", 2) in suspicions
+    assert [found for found in suspicions if found[1] == "before_its_acceptance"] == [
+        ("O1", "before_its_acceptance", 2)
+    ]
+
+
 def test_an_answer_is_compared_only_with_what_is_certain() -> None:
     s = Session()
     s.connect()
