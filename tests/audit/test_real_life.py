@@ -5,6 +5,7 @@ kill -9, so neither may accuse anybody. Then two lies are written into a copy, a
 """
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from audit.run import Verdict, run
-from storage.history.events import UNSTORED
+from storage.history.events import CHECK_BITS, UNSTORED
 from tests.audit.generate.oracle import ACCUSATIONS, Oracle
 from tests.audit.real_broker import recording, whole_history
 from tests.audit.real_life import KILLS, live
@@ -63,6 +64,17 @@ def accused_by_oracle(oracle: Oracle) -> dict[str, set[tuple[Any, ...]]]:
     """Return whom the oracle accuses, by invariant."""
     accused = {name: oracle.accuse(name) for name in ACCUSATIONS}
     return {name: found for name, found in accused.items() if found}
+
+
+def summed(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[int]]:
+    """Return the books by (minute, tenant, stage)."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for _, minute, tenant, stage, *numbers in rows:
+        sums = found.setdefault((minute, tenant, stage), [0] * len(numbers))
+        found[minute, tenant, stage] = [
+            (old + (new or 0)) % (1 << CHECK_BITS) for old, new in zip(sums, numbers, strict=True)
+        ]
+    return found
 
 
 def rewrite(history: Path, changes: dict[tuple[int, int], Change]) -> None:
@@ -123,6 +135,13 @@ def test_nobody_is_accused_by_the_audit_or_by_the_oracle(
     assert accused_by_audit(verdict) == {}
     assert (verdict.status, verdict.exit_code) == ("ok", 0)
     assert oracle.disputed(f"{tmp_path}/out/tables/deliveries/*/*.parquet") == []
+
+
+def test_the_books_are_those_of_the_events_over_every_kill(lived: Path) -> None:
+    oracle = Oracle(lived)
+    told = summed(row for row in oracle.books_told() if row[3] != "unanswered")
+    assert told == summed(oracle.books_counted())
+    assert {stage for _, _, stage in told} > {"acked", "completed", "redelivered", "ack_owed"}
 
 
 def test_two_lies_are_named_by_both(lived: Path, spark: SparkSession, tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ WITH parts AS (
     UNION ALL SELECT node, {_MINUTE}, tenant,
             CASE ev WHEN 'msg_acked' THEN 'acked' ELSE 'completed' END, 0, msg, 1 FROM h
         WHERE ev IN ('msg_acked', 'msg_completed')
-    UNION ALL SELECT node, h.us // 60000000 * 60000000, h.tenant, 'delivered', r.bytes, NULL, 1
+    UNION ALL SELECT node, h.us // 60000000 * 60000000, h.tenant,
+            CASE WHEN h.dup THEN 'redelivered' ELSE 'delivered' END, r.bytes, NULL, 1
         FROM h JOIN (SELECT node, topic, at_us, any_value(bytes) AS bytes FROM h
             WHERE ev = 'retained_set' GROUP BY ALL) AS r USING (node, topic, at_us)
         WHERE h.ev = 'retained_sent'
