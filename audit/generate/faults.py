@@ -228,6 +228,7 @@ def out_of_order(stage: Stage) -> Scene:
     other = stage.row(ev.MSG_DELIVERED, subscriber, second)
     stage.swap(one, other)
     stage.inject("O1", "out_of_order", other, session=subscriber, message=first, topic=topic)
+    stage.inject("O1", "before_its_acceptance", one, session=subscriber, message=second)
 
 
 def delivered_expired(stage: Stage) -> Scene:

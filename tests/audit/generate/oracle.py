@@ -466,7 +466,9 @@ ACCUSATIONS: dict[str, list[str]] = {
                 max(m.g) OVER (PARTITION BY f.node, f.session, m.pub, m.topic, f.qos
                     ORDER BY f.g) AS top
             FROM firsts AS f JOIN msgs AS m USING (node, msg) WHERE f.share IS NULL)
-        SELECT node, session, msg FROM order_ WHERE accepted < top"""
+        SELECT node, session, msg FROM order_ WHERE accepted < top""",
+        """SELECT f.node, f.session, f.msg FROM firsts AS f JOIN msgs AS m USING (node, msg)
+        WHERE f.g < m.g AND f.share IS NULL""",
     ],
     "E1": [
         """SELECT f.node, f.session, f.msg FROM firsts AS f JOIN msgs AS m USING (node, msg)
