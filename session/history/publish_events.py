@@ -147,7 +147,7 @@ class PublishEvents:
         between them may lose the event.
         """
         recorder = self.recorder
-        if recorder.is_full:
+        if self.is_whole(session.client_id):
             recorder.at(now)
             who = recorder.who(session)
             recorder.put(
