@@ -206,6 +206,7 @@ def _view(
         gaps_before=before.gaps,
         unreadable=[segment.gap for segment in bad],
         settings=settings,
+        segments=[*good, *bad],
     )
 
 

@@ -5,13 +5,14 @@ the median absolute deviation (robust z-score), because a single extreme value w
 average and so hide itself. The thresholds are chosen to give few findings.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
 from audit.report.summary import Backlog, Churn, Finding, Talker
-from audit.report.text import compact, count, duration, plural
+from audit.report.text import compact, count, duration, moment, plural
 
 Z_MIN: Final = 6.0  # an hour with this robust z-score is unusual
 HOURS_MIN: Final = 6  # hours of a tenant needed to call one unusual
@@ -199,19 +200,32 @@ def clock_steps(steps: Iterable[tuple[int, str, str]]) -> list[Finding]:
 
 
 def books(differences: Iterable[Difference]) -> list[Finding]:
-    """Return the minutes in which two books that must be equal differ."""
-    found = []
-    for line in differences:
-        if line.same_count:
-            what = (
-                f"{plural(line.count, 'message')} in both, but not the same ones "
-                "(the checksums differ)"
-            )
-        else:
-            what = f"{count(line.count)} here, {count(line.other_count)} there"
-        reason = f"Stage {line.stage} against {line.other}: {what}."
-        found.append(Finding("books", line.minute_us, line.tenant, "", reason, 40.0))
-    return _most(found)
+    """Return one finding with all lines of the books that differ from another; none if none do.
+
+    One cause makes many lines, so only the first is told in full.
+    """
+    lines = sorted(differences, key=lambda line: (line.minute_us, line.tenant, line.stage))
+    if not lines:
+        return []
+    first = lines[0]
+    if first.same_count:
+        both = plural(first.count, "message")
+        what = f"{both} in both, but not the same ones (the checksums differ)"
+    else:
+        what = f"{count(first.count)} here, {count(first.other_count)} there"
+    reason = f"Stage {first.stage} against {first.other}: {what}."
+    tenants = sorted({line.tenant for line in lines})
+    if len(lines) > 1:
+        pairs = Counter(f"{line.stage} against {line.other}" for line in lines)
+        kinds = ", ".join(f"{pair} ({count(number)})" for pair, number in pairs.most_common())
+        minutes = len({line.minute_us for line in lines})
+        whose = "" if len(tenants) == 1 else f" of {plural(len(tenants), 'user')}"
+        reason = (
+            f"{plural(len(lines), 'line')}{whose} in {plural(minutes, 'minute')} until "
+            f"{moment(lines[-1].minute_us):%Y-%m-%d %H:%M}: {kinds}. The first: {reason}"
+        )
+    tenant = tenants[0] if len(tenants) == 1 else ""
+    return [Finding("books", first.minute_us, tenant, "", reason, 40.0)]
 
 
 def _most(found: list[Finding]) -> list[Finding]:

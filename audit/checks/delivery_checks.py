@@ -27,8 +27,8 @@ def check(view: View) -> list[Outcome]:
     found = tallies(view, suspicions(view).where(F.col("invariant").isin(*CHECKS)), CHECKS)
     sums = _sums(view)
     incoming_checked, twice = incoming.accepted_twice(view)
-    found["D1"] = _together(found["D1"], twice)
-    found["L2"] = lost = _together(found["L2"], _lost_by_the_disk(view))
+    found["D1"] = found["D1"].with_(twice)
+    found["L2"] = lost = found["L2"].with_(_lost_by_the_disk(view))
     counted = {
         "L2": sums["owed"],
         "D1": sums["qos2"] + incoming_checked,
@@ -70,14 +70,6 @@ def _lost_by_the_disk(view: View) -> Tally:
         F.lit(False).alias("unknown"),
     )
     return tallies(view, lost, ["L2"])["L2"]
-
-
-def _together(one: Tally, other: Tally) -> Tally:
-    return Tally(
-        one.violated + other.violated,
-        one.unknown + other.unknown,
-        one.witnesses + other.witnesses,
-    )
 
 
 def tables(view: View) -> dict[str, DataFrame]:

@@ -24,6 +24,14 @@ class Tally:
     unknown: int = 0
     witnesses: list[dict[str, object]] = field(default_factory=list)
 
+    def with_(self, other: "Tally") -> "Tally":
+        """Return the findings of both."""
+        return Tally(
+            self.violated + other.violated,
+            self.unknown + other.unknown,
+            self.witnesses + other.witnesses,
+        )
+
     def outcome(
         self, view: View, invariant: str, checked: int, *, facts: dict[str, object] | None = None
     ) -> Outcome:

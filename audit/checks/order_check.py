@@ -3,36 +3,40 @@
 Order is promised per publisher, topic and QoS, not across them, and not to shared groups. Messages
 are numbered in the order of acceptance, so a session that was sent everything in ascending order is
 correct. Only sessions with an inversion are checked again, with the publishers and topics of their
-messages.
+messages. A delivery before its message was stored for the session is out of order, too.
 """
+
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from audit.checks import packed_rows as packed
-from audit.checks.gap_filter import tally
+from audit.checks.gap_filter import tallies, tally
 from audit.checks.session_judgement import book, suspicions
 from audit.checks.session_rowset import node_name
 from audit.checks.stream_holders import on_disk
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
 from audit.input.kept_rows import few
-from audit.spark import frame_of
+
+EARLY: Final = "before_its_acceptance"  # a suspicion that needs no second look
 
 
 def check(view: View) -> Outcome:
     """Return O1. It counts the first deliveries."""
+    found = suspicions(view).where(F.col("invariant") == "O1")
+    is_early = F.col("what") == EARLY
+    early = tallies(view, found.where(is_early), ["O1"])["O1"]
     suspects = (
-        suspicions(view)
-        .where(F.col("invariant") == "O1")
-        .select("owner", F.col("owner_session").alias("session"))
-        .distinct()
+        found.where(~is_early).select("owner", F.col("owner_session").alias("session")).distinct()
     )
     first = book(view).where(_first())
     checked = first.where("first_is_new = 1").count()
     if suspects.isEmpty():
-        return tally(view, _none(view)).outcome(view, "O1", checked)
-    return tally(view, _inversions(view, first, suspects)).outcome(view, "O1", checked)
+        return early.outcome(view, "O1", checked)
+    late = tally(view, _inversions(view, first, suspects))
+    return early.with_(late).outcome(view, "O1", checked)
 
 
 def _first() -> Column:
@@ -79,12 +83,4 @@ def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
             F.col("delivered_gseq").alias("to_gseq"),
             F.timestamp_micros("delivered_ts").alias("ts"),
         )
-    )
-
-
-def _none(view: View) -> DataFrame:
-    return frame_of(
-        view.spark,
-        [],
-        "node string, session long, what string, from_gseq long, to_gseq long, ts timestamp",
     )

@@ -83,6 +83,8 @@ SUSPICIONS: Final = {
     10: ("D2", "dup_on_first"),
     11: ("D3", "in_use_twice"),
     12: ("F1", "receive_maximum_exceeded"),
+    15: ("O1", "before_its_acceptance"),
+    14: ("D3", "acknowledged_another"),
     13: ("O1", "before_an_earlier_one"),  # of any publisher: audit.checks.order_check asks for more
 }
 CODE: Final = {words: code for code, words in SUSPICIONS.items()}

@@ -19,6 +19,7 @@ from audit.checks.packed_rows import (
     EXPIRED,
     MOVED,
     OPEN_END,
+    OWED,
     REFUSED,
     RETAINED,
     RMAX_DEFAULT,
@@ -40,6 +41,7 @@ def sendings(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> 
     exchanges = _Exchanges(rows)
     if exchanges.size:
         _identifiers(rows, pairs, clock, suspicions, exchanges)
+        _answers(rows, clock, suspicions, exchanges)
         _window(rows, suspicions, exchanges)
     _order(rows, pairs, suspicions)
 
@@ -115,6 +117,18 @@ class _Exchanges:
         self.takes = takes[self.at]
         self.follows = ~changes(rows.sid[self.at], rows.pid[self.at])
 
+    def doubled(self, rows: Rows) -> Flags:
+        """Return which rows sent one of several messages that had an identifier at once."""
+        again = np.zeros(self.size, np.bool_)
+        again[1:] = self.follows[1:] & self.takes[1:] & self.takes[:-1]
+        begin = np.flatnonzero(~again)
+        run = np.cumsum(~again) - 1
+        msg = rows.msg[self.at]
+        several = np.maximum.reduceat(msg, begin) != np.minimum.reduceat(msg, begin)
+        found = np.zeros(rows.size, np.bool_)
+        found[self.at] = several[run]
+        return found
+
 
 def _identifiers(
     rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions, exchanges: _Exchanges
@@ -139,6 +153,28 @@ def _identifiers(
     guilty = other & ~released & ~forgiven
     at, since = here[guilty], before[guilty]
     suspicions.add(("D3", "in_use_twice"), at, rows.gseq[since], rows.msg[since])
+
+
+def _answers(rows: Rows, clock: Clock, suspicions: Suspicions, exchanges: _Exchanges) -> None:
+    """D3: an acknowledgement is of the message that was last sent under its identifier.
+
+    Not compared: what was sent without a message in its row, such as a retained copy; what was sent
+    while another message had the identifier; and an answer after a crash that may have undone the
+    sending, so that an older message has the identifier again.
+    """
+    sent = np.isin(rows.kind, (DELIVERED, RETAINED))
+    told = (sent | np.isin(rows.kind, (ACKED, COMPLETED))) & (rows.pid > 0)
+    mine = np.flatnonzero(told & ((rows.owner & 1) == 0))
+    at = mine[np.lexsort((rows.pid[mine], rows.sid[mine]))]
+    begin = segment_starts(changes(rows.sid[at], rows.pid[at]))
+    index = np.arange(len(at), dtype=np.int64)
+    last = np.maximum.accumulate(np.where(sent[at], index, -1))
+    judged = np.flatnonzero(~sent[at] & (last >= begin))
+    here, before = at[judged], at[last[judged]]
+    other = (rows.msg[here] >= 0) & (rows.msg[before] >= 0) & (rows.msg[here] != rows.msg[before])
+    other &= ~rows.cut_off(clock, before, here) & ~exchanges.doubled(rows)[before]
+    here, before = here[other], before[other]
+    suspicions.add(("D3", "acknowledged_another"), here, rows.gseq[before], rows.msg[before])
 
 
 def _window(rows: Rows, suspicions: Suspicions, exchanges: _Exchanges) -> None:
@@ -184,8 +220,18 @@ def _window(rows: Rows, suspicions: Suspicions, exchanges: _Exchanges) -> None:
 
 
 def _order(rows: Rows, pairs: Pairs, suspicions: Suspicions) -> None:
-    """O1, first half: first deliveries after that of a newer message at the same QoS."""
+    """O1, first half: first deliveries after that of a newer message at the same QoS.
+
+    And those before their message was stored for the session.
+    """
     sent = pairs.first(pairs.kind == DELIVERED)
+    owed = pairs.first(pairs.kind == OWED)
+    early = np.flatnonzero((sent >= 0) & (owed > sent))
+    sent_at, stored_at = pairs.at[sent[early]], pairs.at[owed[early]]
+    own = (rows.owner[stored_at] & 1) == 0
+    sent_at, stored_at = sent_at[own], stored_at[own]
+    check = ("O1", "before_its_acceptance")
+    suspicions.add(check, stored_at, rows.gseq[sent_at], stored_at * 0 - 1)
     at = np.sort(pairs.at[sent[sent >= 0]])
     group = (rows.owner[at] & 1) == 1
     at = at[~group & ~rows.shared[at]]

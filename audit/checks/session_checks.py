@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from audit.checks import fold_findings, session_lifetimes, wills
+from audit.checks import fold_findings, session_lifetimes, will_publications, wills
 from audit.checks.fold_findings import Findings
 from audit.checks.log_checks import disk_losses, lost_messages
 from audit.checks.session_lifetimes import Client, Life
@@ -113,6 +113,14 @@ def check(view: View) -> list[Outcome]:
         counts[invariant][0] += len(found)
         counts[invariant][1] += len(found)
         witnesses[invariant] = [*found, *witnesses[invariant]]
+    twice = will_publications.without_event(view)
+    counts["W1"] = [
+        old + new
+        for old, new in zip(
+            counts["W1"], (twice.violated, twice.violated, twice.unknown), strict=True
+        )
+    ]
+    witnesses["W1"] += twice.witnesses
     most = view.settings.witnesses_max
     outcomes = []
     for invariant in INVARIANTS:

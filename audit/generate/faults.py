@@ -204,6 +204,15 @@ def in_use_twice(stage: Stage) -> Scene:
     stage.inject("D3", "in_use_twice", row, session=subscriber, message=second, pid=pid)
 
 
+def acknowledged_another(stage: Stage) -> Scene:
+    _, subscriber, _, (first, second) = yield from stage.deliver(1, 1, 2)
+    stage.answer(subscriber)
+    one, other = (stage.row(ev.MSG_ACKED, subscriber, message) for message in (first, second))
+    one["pid"], other["pid"] = other["pid"], one["pid"]
+    for row, message in ((one, first), (other, second)):
+        stage.inject("D3", "acknowledged_another", row, session=subscriber, message=message)
+
+
 def overrun(stage: Stage) -> Scene:
     _, subscriber, _, messages = yield from stage.deliver(1, 1, 4, rmax=4)
     stage.row(ev.SESSION_CREATED, subscriber)["rmax"] = 3
@@ -219,6 +228,7 @@ def out_of_order(stage: Stage) -> Scene:
     other = stage.row(ev.MSG_DELIVERED, subscriber, second)
     stage.swap(one, other)
     stage.inject("O1", "out_of_order", other, session=subscriber, message=first, topic=topic)
+    stage.inject("O1", "before_its_acceptance", one, session=subscriber, message=second)
 
 
 def delivered_expired(stage: Stage) -> Scene:
@@ -302,6 +312,7 @@ PLAYS: Final[dict[str, Play]] = {
         other_packet_id,
         without_dup,
         in_use_twice,
+        acknowledged_another,
         overrun,
         out_of_order,
         delivered_expired,

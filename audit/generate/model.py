@@ -488,6 +488,7 @@ class Broker:
     def release_publish(self, session: Session, pid: int) -> None:
         """Receive PUBREL, which frees the id."""
         del session.incoming[pid]
+        self.emit(ev.PUB_RELEASED, session, pid=pid, actor=ev.CLIENT)
         self.emit(ev.PUB_COMPLETED, session, pid=pid)
 
     def refuse(self, session: Session) -> None:
@@ -724,7 +725,13 @@ class Broker:
         self.deaf = False
         self._conns = 0
         self._unstored = 0
-        self.emit(ev.BOOT, None, detail="full", position=self.log_end)
+        self.emit(
+            ev.BOOT,
+            None,
+            detail="full",
+            position=self.log_end,
+            reason=ev.RELEASES_RECORDED,
+        )
         for session in self.sessions.values():
             session.census_due = True
         self._census = deque(self.sessions.values())

@@ -152,6 +152,7 @@ class Fleet:
             add(3, ev.PUB_ACKED, actor=ev.BROKER, **sent)
         if pub_qos == 2:
             done = {"who": publisher, **pid}
+            add(5, ev.PUB_RELEASED, actor=ev.CLIENT, **done)
             add(6, ev.PUB_COMPLETED, actor=ev.BROKER, **done)
         for seat, granted in ((first, (1, 2, 0, 1)[kind]), (second, stored)):
             qos = min(pub_qos, granted)

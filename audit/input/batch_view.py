@@ -6,7 +6,7 @@ and cached after one pass. What is there because of a trace only is left out; `t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Final
 
@@ -19,6 +19,7 @@ from audit.input import traces as traces_module
 from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.gaps import Boot, Gap, Kind, Mark, Run
+from audit.input.segments import Segment
 from audit.input.session_columns import BALANCE
 from audit.input.traces import Stretch, Trace, TraceMark
 from audit.spark import frame_of
@@ -33,6 +34,7 @@ COMMON: Final = frozenset(
         "msg_persisted",
         "pub_acked",
         "pub_completed",
+        "pub_released",
         "msg_delivered",
         "msg_acked",
         "msg_completed",
@@ -72,6 +74,17 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Doubled:
+    """Rows of a boot that are in the history more than once: `rows` too many, between two seqs."""
+
+    node: str
+    boot: int
+    first_seq: int
+    last_seq: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class View:
     """The events of one batch and the facts about them.
 
@@ -87,7 +100,7 @@ class View:
     boots: Sequence[Boot]
     boots_before: Sequence[Boot] = ()  # as at the end of the last batch
     gaps_before: Sequence[Gap] = ()
-    duplicates: int = 0  # rows that were in the history more than once (taken once here)
+    duplicates: Sequence[Doubled] = ()  # those rows are taken once here
     settings: Settings = field(default_factory=Settings)
     traces: Sequence[Trace] = ()  # stretches in which a client is recorded in full
     stretches: Sequence[Stretch] = ()  # where rows are because of these
@@ -96,6 +109,7 @@ class View:
     # judged (node, session, from, to), None = everywhere; and when the judgement of a node ends.
     judged: Sequence[tuple[str, int, int, int]] | None = None
     ends_us: Mapping[str, int] = field(default_factory=dict)
+    segments: Sequence[Segment] = ()  # that are new in this batch, also those that cannot be read
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the frame `name`, computed once and cached until the shelf is cleared."""
@@ -179,11 +193,12 @@ def build(
     gaps_before: Sequence[Gap] = (),
     unreadable: Sequence[Gap] = (),
     settings: Settings | None = None,
+    segments: Sequence[Segment] = (),
 ) -> View:
     """Return the view of `events`; finds their holes in one pass over few columns.
 
     `boots_before` and `gaps_before` are from earlier batches. `unreadable` are the gaps of segments
-    that could not be read.
+    that could not be read. `segments` are named in findings.
     """
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
@@ -228,6 +243,7 @@ def build(
         traces,
         stretches,
         traced,
+        segments=segments,
     )
 
 
@@ -286,8 +302,8 @@ def _marks(rare: DataFrame) -> list[Mark]:
     return list({Mark(*row) for row in rows.collect()})
 
 
-def _runs(fresh: DataFrame) -> tuple[list[Run], int]:
-    """Return the runs of rows without holes, and how many rows were duplicates.
+def _runs(fresh: DataFrame) -> tuple[list[Run], list[Doubled]]:
+    """Return the runs of rows without holes, and the duplicate rows of each boot.
 
     Counts by buckets first, because a window over all rows of a node would run in a single task.
     """
@@ -318,10 +334,10 @@ def _runs(fresh: DataFrame) -> tuple[list[Run], int]:
     return _joined([*runs, *more]), doubled
 
 
-def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], int]:
-    """Return the runs in the buckets with holes or duplicate rows."""
+def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], list[Doubled]]:
+    """Return the runs in the buckets with holes or duplicate rows, and the latter by boot."""
     if not odd:
-        return [], 0
+        return [], []
     bucket = F.shiftright("seq", BUCKET_BITS)
     keys = frame_of(
         fresh.sparkSession,
@@ -346,11 +362,24 @@ def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], int]:
             F.min("us").alias("first_us"),
             F.max("us").alias("last_us"),
             F.sum(F.col("times") - 1).alias("doubled"),
+            F.min(F.when(F.col("times") > 1, F.col("seq"))).alias("first_doubled"),
+            F.max(F.when(F.col("times") > 1, F.col("seq"))).alias("last_doubled"),
         )
         .collect()
     )
     found = [Run(r.node, r.boot, r.low, r.high, r.first_us, r.last_us) for r in runs]
-    return found, sum(r.doubled for r in runs)
+    doubled: dict[tuple[str, int], Doubled] = {}
+    for row in runs:
+        if row.doubled:
+            own = Doubled(row.node, row.boot, row.first_doubled, row.last_doubled, row.doubled)
+            other = doubled.get((row.node, row.boot), replace(own, rows=0))
+            doubled[row.node, row.boot] = replace(
+                own,
+                first_seq=min(own.first_seq, other.first_seq),
+                last_seq=max(own.last_seq, other.last_seq),
+                rows=own.rows + other.rows,
+            )
+    return found, [doubled[key] for key in sorted(doubled)]
 
 
 def _joined(runs: Iterable[Run]) -> list[Run]:

@@ -21,6 +21,7 @@ SAMPLED: Final = "sampled"  # rows about most messages are missing; the others h
 REASON_TRIMMED: Final = 1051  # rows deleted before their export: explains holes
 REASON_BEGAN: Final = 1053
 REASON_DETAIL: Final = 1054
+REASON_RELEASES: Final = 1071
 
 UNTOLD: Final = "not known"  # the level of a boot that shows neither its level nor messages
 
@@ -69,6 +70,8 @@ class Boot:
     recovered: int | None = None  # gseq of `recovered`: the census is complete
     recovered_count: int | None = None
     has_damage: bool = False  # sessions could not be read then: which ones is not told
+    # At `full` it records each packet id that a PUBREL frees in the batch that frees it.
+    has_releases: bool = False
 
     @property
     def last_gseq(self) -> int:
@@ -136,7 +139,8 @@ def boots(runs: Iterable[Run], marks: Iterable[Mark], before: Sequence[Boot] = (
 def _marked(boot: Boot, mark: Mark) -> Boot:
     if mark.ev == "boot":
         level, sample = parse_level(mark.detail)
-        return replace(boot, level=level, level_now=level, sample=sample, claimed=mark.count)
+        boot = replace(boot, level=level, level_now=level, sample=sample, claimed=mark.count)
+        return replace(boot, has_releases=mark.reason == REASON_RELEASES)
     if mark.ev == "shutdown":
         return replace(boot, clean=True)
     if mark.ev == "recovered":

@@ -27,6 +27,7 @@ TRACED: Final = (
     "msg_persisted",
     "pub_acked",
     "pub_completed",
+    "pub_released",
     "pub_dup_received",
     "msg_delivered",
     "msg_acked",

@@ -226,6 +226,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "msg_persisted": "{Message} is durable",
     "pub_acked": "got its acknowledgement of {Message}|{Packet}|{Refused}",
     "pub_completed": "got PUBCOMP|{Packet}",
+    "pub_released": "sent PUBREL|{Packet}",
     "pub_dup_received": "published again what was there already|{Packet}",
     "msg_enqueued": "{Message} stored for {Stream}",
     "msg_delivered": "was sent {Message} at QoS {qos}|{Packet}|{Dup}|{Share}",

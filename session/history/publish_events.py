@@ -41,6 +41,7 @@ _ACCEPTED: Final = events.MSG_ACCEPTED | HAS_MSG | HAS_PUB_QOS | HAS_FLAGS | HAS
 _PERSISTED: Final = events.MSG_PERSISTED | HAS_MSG | _STORAGE
 _PUB_ACKED: Final = events.PUB_ACKED | HAS_PUB_QOS | HAS_PID | HAS_REASON
 _PUB_COMPLETED: Final = events.PUB_COMPLETED | HAS_PID
+_PUB_RELEASED: Final = events.PUB_RELEASED | HAS_PID | _CLIENT
 _PUB_DUP: Final = events.PUB_DUP_RECEIVED | HAS_PID | HAS_PUB_QOS | _CLIENT
 _DROPPED: Final = events.MSG_DROPPED | HAS_REASON | HAS_COUNT
 
@@ -138,6 +139,20 @@ class PublishEvents:
         if self.is_whole(session.client_id):
             publication = self.received(session, connection, packet_id)
             self.answer(publication, waits=waits, now=now)
+
+    def released(self, session: Session, connection: Connection, packet_id: int, now: int) -> None:
+        """Record that a PUBREL freed a packet id; call it in the tick that frees it.
+
+        So the batch that frees it has the proof: PUBCOMP and its event come later, and a crash
+        between them may lose the event.
+        """
+        recorder = self.recorder
+        if self.is_whole(session.client_id):
+            recorder.at(now)
+            who = recorder.who(session)
+            recorder.put(
+                _PUB_RELEASED, session.incarnation, connection.number, who, 0, w6=packet_id
+            )
 
     def attach(self, serial: int, durable: int, end: int, now: int) -> None:
         """Assign what this tick accepted to batch `serial`; the log ends at `end` with it."""

@@ -315,6 +315,8 @@ class PublishHandler:
             if connection.inbound_open:
                 connection.inbound_open -= 1
             data = pubcomp(packet_id)
+            if self._publish_events.is_on:
+                self._publish_events.released(session, connection, packet_id, self._tick.now)
         elif connection.version >= 5:
             data = encode(Pubcomp(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
         else:

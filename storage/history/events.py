@@ -34,6 +34,7 @@ EVENTS: Final[dict[int, str]] = {
     34: "pub_acked",
     35: "pub_completed",
     36: "pub_dup_received",
+    37: "pub_released",  # PUBREL freed the packet id: in the batch that frees it
     # messages on their way out
     48: "msg_enqueued",
     49: "msg_delivered",
@@ -96,6 +97,7 @@ MSG_PERSISTED: Final = 33
 PUB_ACKED: Final = 34
 PUB_COMPLETED: Final = 35
 PUB_DUP_RECEIVED: Final = 36
+PUB_RELEASED: Final = 37
 MSG_ENQUEUED: Final = 48
 MSG_DELIVERED: Final = 49
 MSG_ACKED: Final = 50
@@ -199,6 +201,8 @@ REASONS: Final[dict[int, str]] = {
     1068: "not_counted",  # it has them; a crash took back how many
     # how its filters are recorded
     1070: "names_hashed",
+    # what a boot records that earlier brokers did not
+    1071: "releases_recorded",  # every packet id that a PUBREL frees has a `pub_released`
 }
 
 OUTBOX_FULL: Final = 1050
@@ -214,6 +218,7 @@ UNREADABLE: Final = 1066
 LOST_THERE: Final = 1067
 NOT_COUNTED: Final = 1068
 NAMES_HASHED: Final = 1070
+RELEASES_RECORDED: Final = 1071
 # Matches a name that `storage.history.packed_rows.shortened` cut: some of its levels are missing.
 SHORTENED: Final = r"(?s)^.{256}\.\.\.[0-9a-f]{32}$"
 

@@ -23,9 +23,10 @@ from audit.input.batch_view import MARKS, SESSION_EVENTS, Settings, View, build
 from audit.input.events import gseq, read
 from audit.input.fold_context import known
 from audit.input.frame_cache import Shelf
+from audit.input.segments import find
 from audit.input.session_columns import COLUMNS as SESSION_COLUMNS
 from audit.input.session_columns import SessionRow
-from storage.history.events import COLUMNS
+from storage.history.events import COLUMNS, RELEASES_RECORDED
 from tests.audit.numbers import halves, whole
 
 __all__ = ["halves", "whole"]  # fixtures
@@ -103,7 +104,8 @@ class History:
         """Start the next boot: seq counts from 1 again."""
         before, self.seq = self.seq, 0
         self.number += 1
-        return self.row("boot", **{"detail": detail, "count": before, "position": 0, **columns})
+        own = {"detail": detail, "count": before, "position": 0, "reason": RELEASES_RECORDED}
+        return self.row("boot", **{**own, **columns})
 
     def session(self, client_id: str = "c", number: int = 1) -> "Player":
         """Return someone who writes the rows of one session."""
@@ -233,6 +235,7 @@ class Views:
             read(self.spark, str(folder)),
             shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}")),
             settings=Settings(**settings),
+            segments=find(self.spark, str(folder)),
         )
 
 

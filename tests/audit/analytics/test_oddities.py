@@ -107,14 +107,28 @@ def test_a_backlog_that_shrinks_or_stands_is_quiet() -> None:
 
 
 def test_books_that_differ_say_how() -> None:
-    one, two = oddities.books(
-        [
-            Difference("t", 0, "accepted", "the events", 5, 4, False),
-            Difference("t", 60, "accepted", "the events", 5, 5, True),
-        ]
-    )
-    assert "5 here, 4 there" in one.reason
+    (one,) = oddities.books([Difference("t", 0, "accepted", "the events", 5, 4, False)])
+    assert one.reason == "Stage accepted against the events: 5 here, 4 there."
+    (two,) = oddities.books([Difference("t", 60, "accepted", "the events", 5, 5, True)])
     assert "5 messages in both, but not the same ones" in two.reason
+    assert (two.at_us, two.tenant) == (60, "t")
+
+
+def test_many_lines_that_differ_are_one_finding() -> None:
+    minute = 60_000_000
+    lines = [Difference("t", n * minute, "accepted", "the events", 5, 4, False) for n in range(9)]
+    lines.append(Difference("u", 3 * minute, "persisted", "stage stored", 1, 2, False))
+    (found,) = oddities.books(reversed(lines))
+    assert (found.at_us, found.tenant) == (0, "")
+    assert found.reason == (
+        "10 lines of 2 users in 9 minutes until 1970-01-01 00:08: "
+        "accepted against the events (9), persisted against stage stored (1). "
+        "The first: Stage accepted against the events: 5 here, 4 there."
+    )
+    (one,) = oddities.books(lines[:9])
+    assert one.reason.startswith("9 lines in 9 minutes until ")
+    assert one.tenant == "t"
+    assert oddities.books([]) == []
 
 
 def test_one_kind_cannot_drown_the_others() -> None:

@@ -282,6 +282,65 @@ def test_an_identifier_is_free_after_its_exchange_and_not_before() -> None:
     assert suspicions == [("D3", "in_use_twice", 3), ("D3", "in_use_twice", 4)]
 
 
+def test_an_answer_names_the_message_that_its_identifier_carried() -> None:
+    s = Session()
+    s.connect()
+    for msg, pid, qos in ((1, 1, 1), (2, 2, 2), (3, 3, 2), (4, 4, 1), (5, 5, 1)):
+        s.owe(msg)
+        s.send(msg, pid, qos=qos)
+    s.ack(4, 1)  # two deliveries at QoS 1 were swapped
+    s.ack(1, 4)
+    s.ack(3, 2, qos=2)  # and a PUBREC
+    s.ack(3, 3, qos=2)
+    s.complete(2, 2)
+    s.complete(3, 3)
+    s.ack(5, 5)
+    _, suspicions = judge(s)
+    assert [found for found in suspicions if found[0] == "D3"] == [
+        ("D3", "acknowledged_another", 1),
+        ("D3", "acknowledged_another", 3),
+        ("D3", "acknowledged_another", 4),
+    ]
+
+
+def test_nothing_is_sent_before_it_was_stored() -> None:
+    s = Session()
+    s.connect()
+    s.send(2, 2)  # two deliveries were swapped, so this message is from the future
+    s.owe(1)
+    s.owe(2)
+    s.send(1, 1)
+    s.ack(1, 1)
+    s.ack(2, 2)
+    _, suspicions = judge(s)
+    assert ("O1", "before_its_acceptance", 2) in suspicions
+    assert [found for found in suspicions if found[1] == "before_its_acceptance"] == [
+        ("O1", "before_its_acceptance", 2)
+    ]
+
+
+def test_an_answer_is_compared_only_with_what_is_certain() -> None:
+    s = Session()
+    s.connect()
+    s.row(packed.RETAINED, a=s.conn, qos=1, pid=1, attempt=1)
+    s.ack(7, 1)  # the row of a retained copy names no message
+    s.send(1, 2)
+    s.ack(-1, 2)  # and so does its answer
+    s.send(2, 3)
+    s.row(packed.EXPIRED, 2)
+    s.send(3, 3)
+    s.ack(2, 3)  # an older answer to what had the identifier before
+    s.ack(9, 5)  # sent before the history begins
+    s.send(4, 6)
+    s.ack(4, 6)
+    s.send(5, 6)  # its row is there, and a crash took what the session knew of it
+    s.crash()
+    s.connect(resumed=True)
+    s.ack(4, 6)
+    _, suspicions = judge(s, crashed=[1])
+    assert [found for found in suspicions if found[0] == "D3"] == []
+
+
 def test_in_flight_is_counted_per_connection() -> None:
     s = Session()
     s.connect(rmax=2)

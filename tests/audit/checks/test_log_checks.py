@@ -1,6 +1,14 @@
 """H1: holes, doubled rows, and disks that lose what was durable."""
 
+from dataclasses import replace
+
 from audit.checks.log_checks import check, lost_messages
+from audit.input.segments import find
+from tests.audit.conftest import History
+
+
+def segment_name(boot: int, first: int, last: int) -> str:
+    return f"n1-{boot:08}-{first:016}-{last:016}.parquet"
 
 
 def test_a_history_without_holes_is_ok(history, view) -> None:
@@ -24,8 +32,27 @@ def test_a_hole_nobody_accounts_for_is_a_violation(history, view) -> None:
             "from": {"boot": 1, "seq": 2},
             "to": {"boot": 1, "seq": 3},
             "reason": "rows are missing",
+            "files": [segment_name(1, 1, 4)],
         }
     ]
+
+
+def test_a_missing_segment_is_named_by_those_around_it(history, view, tmp_path) -> None:
+    history.boot()
+    for _ in range(8):
+        history.row("gc_run")
+    for path in history.write(tmp_path, segments=3)[1:2]:
+        path.unlink()
+    del history.rows[3:6]
+    other = History("n0")
+    other.boot()
+    other.write(tmp_path)
+    kept = find(view.spark, str(tmp_path))
+    assert len(kept) == 3
+    (outcome,) = check(replace(view(history), segments=kept))
+    (witness,) = outcome.witnesses
+    assert (witness["from"], witness["to"]) == ({"boot": 1, "seq": 4}, {"boot": 1, "seq": 6})
+    assert witness["files"] == [segment_name(1, 1, 3), segment_name(1, 7, 9)]
 
 
 def test_rows_thrown_away_with_a_word_are_unknown(history, view) -> None:
@@ -73,6 +100,7 @@ def test_a_disk_that_lost_durable_rows_is_found_and_its_messages_are_named(histo
             "from_seq": 3,
             "to_seq": 4,
             "messages": [2],
+            "files": [segment_name(1, 1, 4)],
         }
     ]
     assert lost_messages(made, _loss(made)) == [2]
@@ -98,9 +126,24 @@ def test_boots_without_history_are_unknown(history, view) -> None:
 
 def test_rows_twice_are_a_violation(history, view) -> None:
     history.boot()
+    for _ in range(3):
+        history.rows.append(dict(history.row("gc_run")))
+    history.row("gc_run")
+    history.boot()
     history.rows.append(dict(history.row("gc_run")))
     (outcome,) = check(view(history))
-    assert outcome.witnesses == [{"what": "rows are there more than once", "rows": 1}]
+    assert outcome.violated == 2
+    assert outcome.witnesses == [
+        {
+            "what": "rows are there more than once",
+            "node": "n1",
+            "from": {"boot": boot, "seq": 2},
+            "to": {"boot": boot, "seq": last},
+            "rows": rows,
+            "files": [segment_name(boot, 1, end)],
+        }
+        for boot, last, rows, end in ((1, 4, 3, 5), (2, 2, 1, 2))
+    ]
 
 
 def _loss(made):

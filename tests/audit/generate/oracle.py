@@ -19,6 +19,7 @@ CREATE TABLE h AS SELECT *, boot << 40 | seq AS g, epoch_us(ts) AS us, epoch_us(
 -- What a boot's successor says the disk had; rows after it did not survive.
 CREATE TABLE boots AS
     SELECT node, boot, max(seq) AS last_seq, bool_or(ev = 'shutdown') AS clean, min(us) AS began,
+        max(us) AS ended,
         (SELECT count FROM h AS n WHERE n.node = h.node AND n.boot = h.boot + 1 AND n.ev = 'boot')
             AS claimed,
         (SELECT max(g) FROM h AS n WHERE n.node = h.node) AS end_g
@@ -68,6 +69,13 @@ CREATE TABLE sent AS SELECT node, session, msg, pid, qos, dup, attempt, conn, bo
         lag(g) OVER w AS g0, lag(pid) OVER w AS pid0, lag(conn) OVER w AS conn0,
         lag(boot) OVER w AS boot0
     FROM h WHERE ev = 'msg_delivered' WINDOW w AS (PARTITION BY node, session, msg ORDER BY g);
+-- Sent while another message had the identifier.
+CREATE TABLE doubled AS
+    WITH uses AS (SELECT *, lag(msg) OVER w AS other, lag(g) OVER w AS before FROM sent
+        WHERE pid > 0 WINDOW w AS (PARTITION BY node, session, pid ORDER BY g))
+    SELECT u.node, u.session, u.msg, u.g FROM uses AS u WHERE other <> msg AND NOT EXISTS (
+        FROM closings AS c WHERE c.node = u.node AND c.session = u.session AND c.msg = u.other
+            AND c.g > u.before AND c.g < u.g);
 CREATE TABLE firsts AS SELECT * FROM sent WHERE g0 IS NULL;
 """
 
@@ -176,7 +184,8 @@ WITH parts AS (
     UNION ALL SELECT node, {_MINUTE}, tenant,
             CASE ev WHEN 'msg_acked' THEN 'acked' ELSE 'completed' END, 0, msg, 1 FROM h
         WHERE ev IN ('msg_acked', 'msg_completed')
-    UNION ALL SELECT node, h.us // 60000000 * 60000000, h.tenant, 'delivered', r.bytes, NULL, 1
+    UNION ALL SELECT node, h.us // 60000000 * 60000000, h.tenant,
+            CASE WHEN h.dup THEN 'redelivered' ELSE 'delivered' END, r.bytes, NULL, 1
         FROM h JOIN (SELECT node, topic, at_us, any_value(bytes) AS bytes FROM h
             WHERE ev = 'retained_set' GROUP BY ALL) AS r USING (node, topic, at_us)
         WHERE h.ev = 'retained_sent'
@@ -286,12 +295,23 @@ ACCUSATIONS: dict[str, list[str]] = {
         WHERE m.pub_qos > 0"""
     ],
     "D1": [
-        """WITH steps AS (SELECT *, lag(ev) OVER w AS before FROM h
-            WHERE (ev = 'msg_accepted' AND pub_qos = 2 AND pid > 0) OR ev = 'pub_completed'
+        # PUBREL, PUBCOMP and a refusal free the identifier. Over a crash DUP 0 says that the
+        # message is new.
+        """WITH steps AS (SELECT *, lag(ev) OVER w AS before, lag(boot) OVER w AS boot0 FROM h
+            WHERE (ev = 'msg_accepted' AND pub_qos = 2 AND pid > 0)
+                OR ev IN ('pub_completed', 'pub_released') OR (ev = 'pub_acked' AND reason >= 128)
             WINDOW w AS (PARTITION BY node, session, pid ORDER BY g))
-        SELECT node, session, msg FROM steps WHERE ev = 'msg_accepted' AND before = ev""",
+        SELECT node, session, msg FROM steps AS s WHERE ev = 'msg_accepted' AND before = ev
+            AND (dup OR NOT EXISTS (FROM boots AS b WHERE b.node = s.node AND NOT b.clean
+                AND b.boot >= s.boot0 AND b.boot < s.boot))""",
+        # A message of a group may come back; a refusal shortly before a crash may be undone.
         """SELECT s.node, s.session, s.msg FROM sent AS s JOIN h AS c USING (node, session, msg)
-        WHERE c.g < s.g AND s.qos = 2 AND c.ev IN ('msg_acked', 'msg_completed')""",
+        JOIN boots AS b ON b.node = c.node AND b.boot = c.boot
+        WHERE c.g < s.g AND s.qos = 2 AND c.ev IN ('msg_acked', 'msg_completed')
+            AND NOT (c.ev = 'msg_acked' AND c.reason >= 128 AND s.boot > c.boot AND NOT b.clean
+                AND c.us >= b.ended - 1000000)
+            AND NOT EXISTS (FROM h AS m WHERE m.node = s.node AND m.session = s.session
+                AND m.msg = s.msg AND m.ev = 'msg_moved' AND m.g > c.g AND m.g < s.g)""",
     ],
     "D2": [
         # A progress at QoS 1 that reached the disk late is sent again after a crash: legal.
@@ -308,11 +328,17 @@ ACCUSATIONS: dict[str, list[str]] = {
                 AND c.msg = s.msg AND c.g < s.g AND c.ev IN ('msg_acked', 'msg_completed'))""",
     ],
     "D3": [
-        """WITH uses AS (SELECT *, lag(msg) OVER w AS other, lag(g) OVER w AS before FROM sent
-            WHERE pid > 0 WINDOW w AS (PARTITION BY node, session, pid ORDER BY g))
-        SELECT u.node, u.session, u.msg FROM uses AS u WHERE other <> msg AND NOT EXISTS (
-            FROM closings AS c WHERE c.node = u.node AND c.session = u.session AND c.msg = u.other
-                AND c.g > u.before AND c.g < u.g)"""
+        "SELECT node, session, msg FROM doubled",
+        # Acknowledged: another message than was sent last under that identifier.
+        """WITH told AS (SELECT node, session, msg, boot, ev, g,
+                max(CASE WHEN ev IN ('msg_delivered', 'retained_sent') THEN g END) OVER
+                    (PARTITION BY node, session, pid ORDER BY g) AS sent_g
+            FROM h WHERE pid > 0 AND session IS NOT NULL
+                AND ev IN ('msg_delivered', 'retained_sent', 'msg_acked', 'msg_completed'))
+        SELECT a.node, a.session, a.msg FROM told AS a JOIN told AS s
+            ON s.node = a.node AND s.g = a.sent_g AND s.boot = a.boot
+        ANTI JOIN doubled AS d ON d.node = s.node AND d.g = s.g
+        WHERE a.ev IN ('msg_acked', 'msg_completed') AND a.msg <> s.msg""",
     ],
     "S1": [
         """SELECT node, session, NULL FROM life
@@ -342,9 +368,17 @@ ACCUSATIONS: dict[str, list[str]] = {
         SELECT node, session, NULL FROM told
         WHERE ev = 'session_resumed' AND subs_check <> before""",
         # In flight as counted; late progress may add to it after a crash.
-        """WITH open AS (SELECT r.node, r.session, r.g, r.boot, r.inflight,
-                count(DISTINCT s.msg) AS n
-            FROM life AS r LEFT JOIN sent AS s ON s.node = r.node AND s.session = r.session
+        """WITH copies AS (SELECT r.node, r.session, r.g, count(DISTINCT s.pid) AS n
+            FROM life AS r JOIN h AS s ON s.node = r.node AND s.session = r.session AND s.g < r.g
+                AND s.ev = 'retained_sent' AND s.pid > 0 AND NOT EXISTS (FROM h AS c
+                    WHERE c.node = s.node AND c.session = s.session AND c.pid = s.pid
+                        AND c.msg IS NULL AND c.g > s.g AND c.g < r.g AND (c.ev = 'msg_completed'
+                            OR (c.ev = 'msg_acked' AND (c.qos = 1 OR c.reason >= 128))))
+            WHERE r.ev = 'session_resumed' GROUP BY ALL),
+            open AS (SELECT r.node, r.session, r.g, r.boot, r.inflight,
+                count(DISTINCT s.msg) + coalesce(any_value(k.n), 0) AS n
+            FROM life AS r LEFT JOIN copies AS k USING (node, session, g)
+                LEFT JOIN sent AS s ON s.node = r.node AND s.session = r.session
                 AND s.g < r.g AND s.qos > 0 AND NOT EXISTS (FROM closings AS c
                     WHERE c.node = s.node AND c.session = s.session AND c.msg = s.msg
                         AND c.g > s.g AND c.g < r.g)
@@ -429,9 +463,12 @@ ACCUSATIONS: dict[str, list[str]] = {
     ],
     "O1": [
         """WITH order_ AS (SELECT f.node, f.session, f.msg, f.g, m.g AS accepted,
-                max(m.g) OVER (PARTITION BY f.node, f.session, m.pub, m.topic ORDER BY f.g) AS top
+                max(m.g) OVER (PARTITION BY f.node, f.session, m.pub, m.topic, f.qos
+                    ORDER BY f.g) AS top
             FROM firsts AS f JOIN msgs AS m USING (node, msg) WHERE f.share IS NULL)
-        SELECT node, session, msg FROM order_ WHERE accepted < top"""
+        SELECT node, session, msg FROM order_ WHERE accepted < top""",
+        """SELECT f.node, f.session, f.msg FROM firsts AS f JOIN msgs AS m USING (node, msg)
+        WHERE f.g < m.g AND f.share IS NULL""",
     ],
     "E1": [
         """SELECT f.node, f.session, f.msg FROM firsts AS f JOIN msgs AS m USING (node, msg)
@@ -441,18 +478,24 @@ ACCUSATIONS: dict[str, list[str]] = {
         """,
     ],
     "W1": [
-        """WITH steps AS (SELECT node, session, g, us, ev, reason, at_us, lag(ev) OVER w AS ev0,
-                lag(reason) OVER w AS reason0, lag(at_us) OVER w AS at0,
+        # Published without one, or before it was due: unless its session ends.
+        """WITH steps AS (SELECT node, session, us, ev, reason, at_us,
+                lag(ev) OVER w AS ev0, lag(at_us) OVER w AS at0
+            FROM life WHERE ev LIKE 'will%' OR (ev = 'session_disconnected' AND reason = 0)
+            WINDOW w AS (PARTITION BY node, session ORDER BY g))
+        SELECT node, session, NULL FROM steps AS s WHERE ev = 'will_fired'
+            AND (ev0 IS NULL OR ev0 NOT IN ('will_armed', 'will_delayed')
+                OR (us < at0 AND NOT EXISTS (FROM life AS e WHERE e.node = s.node
+                    AND e.session = s.session AND e.us = s.us
+                    AND e.ev IN ('session_terminated', 'session_expired'))))""",
+        # Its session ended, and nothing became of it at that moment.
+        """WITH steps AS (SELECT node, session, us, ev, lag(ev) OVER w AS ev0,
                 lead(ev) OVER w AS ev1, lead(us) OVER w AS us1
             FROM life WHERE ev LIKE 'will%' OR ev IN ('session_terminated', 'session_expired')
-                OR (ev = 'session_disconnected' AND reason = 0)
             WINDOW w AS (PARTITION BY node, session ORDER BY g))
-        SELECT node, session, NULL FROM steps
-        WHERE (ev = 'will_fired' AND (ev0 NOT IN ('will_armed', 'will_delayed')
-                OR (us < at0 AND NOT coalesce(us1 = us
-                    AND ev1 IN ('session_terminated', 'session_expired'), false))))
-            OR (ev IN ('session_terminated', 'session_expired')
-                AND ev0 IN ('will_armed', 'will_delayed'))"""
+        SELECT node, session, NULL FROM steps WHERE ev IN ('session_terminated', 'session_expired')
+            AND ev0 IN ('will_armed', 'will_delayed')
+            AND NOT coalesce(ev1 LIKE 'will%' AND us1 = us, false)""",
     ],
     "R1": [
         """WITH sent_ AS (SELECT s.node, s.session, s.topic, s.at_us, arg_max(r.ev, r.g) AS ev,

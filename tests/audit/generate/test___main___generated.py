@@ -20,9 +20,13 @@ def test_it_writes_a_history_and_says_what_is_in_it(tmp_path: Path) -> None:
     done = run("--events", "2000", "--out", str(out), "--faults", str(faults))
     assert (done.returncode, done.stderr) == (0, "")
     manifest = load(out / "_manifest.json")
-    assert {injection.kind for injection in manifest.injections} == {"out_of_order", "passed_over"}
+    assert {injection.kind for injection in manifest.injections} == {
+        "before_its_acceptance",
+        "out_of_order",
+        "passed_over",
+    }
     assert f"{manifest.events} events of 2 nodes" in done.stdout
-    assert "2 faults" in done.stdout
+    assert "3 faults" in done.stdout
 
 
 def test_it_refuses_in_one_line(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_events_are_about_as_many_as_asked(clean: Made) -> None:
 
 def test_everything_that_happens_to_a_broker_happens(clean: Made) -> None:
     found = {ev for (ev,) in clean.oracle.rows("SELECT DISTINCT ev FROM h")}
-    assert len(found) == 35
+    assert len(found) == 36
     assert {"session_expired", "msg_moved", "will_delayed", "retained_expired"} <= found
     reasons = {r for (r,) in clean.oracle.rows("SELECT DISTINCT reason FROM h WHERE reason > 999")}
     assert {1001, 1002, 1010, 1011, 1025, 1040, 1041} <= reasons

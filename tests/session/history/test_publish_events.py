@@ -141,6 +141,31 @@ def test_qos_2_is_told_to_its_end_and_a_repetition_as_one() -> None:
     assert columns(told(broker, "pub_completed"), "pid") == [(9,)]
 
 
+@pytest.mark.parametrize("keep", [0, 1, 2, 3])
+def test_a_packet_id_is_free_if_and_only_if_its_release_is_told(keep: int) -> None:
+    """A crash at any batch may take the event of the PUBCOMP, but not that of the PUBREL alone."""
+    broker = pair()
+    publisher = broker.connect("pub", clean_start=False, expiry=NEVER)
+    for packet_id in (8, 9):
+        publisher.send(Publish("a", b"", 2, False, False, packet_id))
+        publisher.send(Pubrel(packet_id)) if packet_id == 8 else None
+    broker.advance(s=1)
+    broker.hold_commits()
+    publisher.send(Publish("elsewhere", b"", 2, False, False, 10))
+    publisher.send(Pubrel(9))
+    publisher.send(Pubrel(77))  # which is not in use
+    broker.restart(keep=keep)
+    released = columns(told(broker, "pub_released"), "pid", "client_id", "actor")
+    freed = [(pid, "pub", "client") for pid in (8, 9)]
+    assert released == freed[: 1 + (keep >= 2)]
+    assert columns(told(broker, "pub_completed"), "pid") == [(8,)]
+    publisher = broker.connect("pub", clean_start=False, expiry=NEVER)
+    publisher.send(Publish("a", b"", 2, False, True, 9))
+    broker.advance(s=1)
+    was_known = columns(told(broker, "pub_dup_received"), "pid") == [(9,)]
+    assert was_known == (keep < 2)
+
+
 def test_what_is_refused_is_told_with_its_reason() -> None:
     broker = pair()
     broker.engine.note_disk_space(is_low=True)
