@@ -235,11 +235,13 @@ class Trimmer:
         -1 = it has to be counted. It is known of a session that has been away since its last gap
         was made at these limits, if all that waits before that is still there.
         """
-        if not session.gaps or session.gaps_at != self.limits:
+        gaps = session.gaps
+        if not gaps or session.gaps_at != self.limits or self._settings.on_limit != "drop_new":
             return -1
-        if self._settings.on_limit != "drop_new" or session.position + 1 < self._log.begin:
+        is_all_left_out = len(gaps) == 1 and gaps[0][0] <= session.position + 1
+        if session.position + 1 < self._log.begin and not is_all_left_out:
             return -1
-        return session.gaps[-1][1]
+        return gaps[-1][1]
 
     def begin(self, streams: Sequence[Stream], session: Session, until: int = 0) -> Plan:
         """Return a plan of the backlog of a session; call it only if that `is_limited`.
