@@ -14,7 +14,7 @@ from session.state.records import decode_session
 from session.state.session import Session
 from storage.log.gaps import GAPS_MAX
 from storage.tables.tables import unseal
-from tests.session.backlogs import numbers, publish
+from tests.session.backlogs import closed, numbers, publish
 from tests.session.harness import Broker
 from tests.session.told import columns, told
 
@@ -400,13 +400,6 @@ def test_a_generation_that_goes_takes_no_message_of_a_later_one_along(when: str)
 def keeping(*topic_filters: str, **settings: object) -> Broker:
     """Return a broker that keeps the oldest messages of its client `s`, which is away."""
     return away(*topic_filters, on_limit="drop_new", **settings)
-
-
-def closed(broker: Broker, *payloads: bytes) -> None:
-    """Publish messages, and let the generation with them be closed and looked at."""
-    publish(broker, *payloads)
-    broker.engine.rotate(broker.now)
-    broker.advance(s=12)
 
 
 def log_numbers(broker: Broker) -> list[int]:
