@@ -14,7 +14,7 @@ from session.state.records import decode_session
 from session.state.session import Session
 from storage.log.gaps import GAPS_MAX
 from storage.tables.tables import unseal
-from tests.session.backlogs import closed, numbers, publish
+from tests.session.backlogs import closed, numbers, publish, with_a_gap
 from tests.session.harness import Broker
 from tests.session.told import columns, told
 
@@ -406,8 +406,9 @@ def log_numbers(broker: Broker) -> list[int]:
     return [each.number for each in broker.engine._log.list_generations()]
 
 
-def test_what_is_behind_the_limit_is_a_gap_and_frees_its_generations() -> None:
-    broker = keeping(max_offline_messages=3)
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_what_is_behind_the_limit_is_a_gap_and_frees_its_generations(layout: str) -> None:
+    broker = keeping(max_offline_messages=3, layout=layout)
     for payload in numbers(9):
         closed(broker, payload)
     broker.advance(ms=5 * SWEEP_PERIOD_MS)
@@ -434,6 +435,36 @@ def test_another_session_keeps_what_is_in_a_gap() -> None:
     assert log_numbers(broker) == [1, 2, 5, 7]
     assert broker.durable("other").receive_all() == [b"needed"]
     assert broker.durable("s").receive_all() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline"])
+def test_a_gap_needs_nothing_either_while_its_session_is_connected_and_behind(layout: str) -> None:
+    broker = keeping(max_offline_messages=2, layout=layout)
+    other = broker.durable("other", "t")
+    other.stop_taking()
+    for payload in numbers(4):
+        closed(broker, payload)
+    session = broker.connect("s", expiry=1000, receive_maximum=1)
+    session.message()
+    other.go_on_taking()
+    assert other.receive_all() == numbers(4)
+    broker.advance(s=12)
+    assert session.connection.is_lagging and log_numbers(broker) == [1, 2, 5]
+    session.drop()
+    assert broker.durable("s").receive_all() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("keep", [0, None])
+def test_packet_ids_are_bound_ahead_on_both_sides_of_a_gap_and_none_in_it(keep: int | None) -> None:
+    broker = with_a_gap("s", ahead_after=0)
+    broker.settings.max_offline_messages = 10  # nothing more is over it
+    session = broker.connect("s", expiry=1000, receive_maximum=1)
+    assert session.message().payload == b"0"
+    session.ping()
+    assert [held.item.message.offset for held in session.connection.ahead] == [2, 7, 8]
+    assert session.connection.session.gaps == ((3, 6),)
+    broker.restart(keep=keep)
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"6", b"7"]
 
 
 def test_a_session_that_has_come_back_is_owed_what_comes_then() -> None:
