@@ -143,8 +143,7 @@ class World:
         self.store = MemoryStore(FAMILIES)
         self.damages = Damages(self)
         self.operator = Operator(self)
-        self.retold = Retold(seed)
-        self.left_out = LeftOut()
+        self.retold, self.left_out = Retold(seed), LeftOut()
         self.cut: list[Closing] = []  # connections that ended with the broker
         self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
         self.clients: list[Client] = draw_clients(self)
