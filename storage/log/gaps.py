@@ -25,12 +25,12 @@ def add(gaps: Gaps, first: int, last: int) -> Gaps | None:
     """
     assert 0 < first <= last
     before = [each for each in gaps if each[1] < first - 1]
-    behind = [each for each in gaps if each[0] > last + 1]
-    merged = gaps[len(before) : len(gaps) - len(behind)]
+    after = [each for each in gaps if each[0] > last + 1]
+    merged = gaps[len(before) : len(gaps) - len(after)]
     if merged:
         first = min(first, merged[0][0])
         last = max(last, merged[-1][1])
-    found = (*before, (first, last), *behind)
+    found = (*before, (first, last), *after)
     return found if len(found) <= GAPS_MAX else None
 
 
