@@ -167,6 +167,7 @@ class Purging:
         drops.gone(session, before + 1, upto, cursor.missing - missing)
         drops.unreadable(session, cursor)
         purge.dropped += drops.messages(session, messages, "purged")
+        session.make_room()
         purge.value = drops.move(session, upto) or purge.value
         return cursor.is_at_end or upto >= purge.end
 
@@ -177,7 +178,7 @@ class Purging:
             streams = self._assembly.delivery.backlog.streams(session)
             if streams:
                 log = self._assembly.database.log
-                purge.cursor = log.cursor(streams, session.position, purge.end)
+                purge.cursor = log.cursor(streams, session.position, purge.end, session.gaps)
         return purge.cursor
 
     def _drop_topic(self, purge: Purge) -> bool:

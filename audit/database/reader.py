@@ -17,6 +17,7 @@ from session.state.subscription import Subscription, decode_subscription
 from storage.errors import DamagedRows, StorageError
 from storage.local.data_directory import is_in_use
 from storage.local.rocks import RocksStore
+from storage.log.gaps import NO_GAPS, Gaps, outside
 from storage.log.generations import LAYOUTS, Generation, load_generations
 from storage.log.layouts.api import Slab, Stream
 from storage.tables.tables import (
@@ -171,23 +172,29 @@ class Database:
                     found.append((subscription, stream))
         return found
 
-    def waiting(self, streams: list[Stream], position: int) -> dict[int, int] | None:
+    def waiting(
+        self, streams: list[Stream], position: int, gaps: Gaps = NO_GAPS
+    ) -> dict[int, int] | None:
         """Return how many messages wait after `position`, by generation.
 
-        Only generations with waiting messages are included. A message in several of the streams
-        counts once. The sum stops at `waiting_max`. None if an index is damaged and is skipped.
+        What is in the gaps does not wait. Only generations with waiting messages are included. A
+        message in several of the streams counts once. The sum stops at `waiting_max`. None if an
+        index is damaged and is skipped.
         """
         found: dict[int, int] = {}
         left = self.waiting_max
         for generation in self.generations:
             if streams and position < generation.last_offset and left:
                 what = f"generation {generation.number}, index of {streams}"
-                count = self.decoded(what, self._count, streams, position, generation, left)
-                if count is None:
-                    return None
-                if count:
-                    found[generation.number] = count
-                    left -= count
+                after = max(position, generation.first_offset - 1)
+                for first, last in outside(gaps, after + 1, generation.last_offset):
+                    number = generation.number
+                    count = self.decoded(what, self._count, streams, first, last, number, left)
+                    if count is None:
+                        return None
+                    if count:
+                        found[number] = found.get(number, 0) + count
+                        left -= count
         return found
 
     def generation_of(self, offset: int) -> int | None:
@@ -201,17 +208,14 @@ class Database:
         """Return the messages of a generation."""
         return self._slabs[number]
 
-    def _count(
-        self, streams: list[Stream], position: int, generation: Generation, most: int
-    ) -> int:
-        after = max(position, generation.first_offset - 1)
-        key = (generation.number, after, most, *((s.filter_id, s.since) for s in streams))
+    def _count(self, streams: list[Stream], first: int, last: int, number: int, most: int) -> int:
+        key = (number, first, last, most, *((s.filter_id, s.since) for s in streams))
         count = self._counts.get(key)
         if count is None:
             count = 0
-            reader = self._slabs[generation.number].reader(streams, after)
-            while count < most and reader.position < generation.last_offset:
-                count += reader.skip(most - count, generation.last_offset, 0)
+            reader = self._slabs[number].reader(streams, first - 1)
+            while count < most and reader.position < last:
+                count += reader.skip(most - count, last, 0)
             if reader.damage is not None:
                 raise reader.damage
             if len(self._counts) >= COUNTS_KEPT:

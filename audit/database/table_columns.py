@@ -23,6 +23,7 @@ from session.state.shared_group_record import decode_group
 from session.state.will_record import ConnectionRecord, decode_connection
 from storage.api import Row
 from storage.errors import CorruptRecord
+from storage.log.gaps import NO_GAPS, Gaps
 from storage.log.layouts.api import Stream
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
@@ -89,7 +90,7 @@ def _read_sessions(database: Database, part: Part) -> Iterator[Values]:
         if not connected and session.expiry_interval_s != EXPIRY_NEVER:
             expires_ms = session.disconnected_at_ms + session.expiry_interval_s * 1000
         streams = [stream for _, stream in database.held(session)]
-        counts = database.waiting(streams, session.position)
+        counts = database.waiting(streams, session.position, session.gaps)
         waiting = None if counts is None else sum(counts.values())
         incoming = scan_prefix(database.store, INCOMING, client_prefix(session.client_id))
         yield (
@@ -183,6 +184,7 @@ def _read_queues(database: Database, part: Part) -> Iterator[Values]:
                 stream,
                 session.position,
                 [],
+                session.gaps,
             )
 
 
@@ -205,9 +207,10 @@ def _queue(
     stream: Stream,
     position: int,
     owed: list[int],
+    gaps: Gaps = NO_GAPS,
 ) -> Iterator[Values]:
     """Yield a row for each generation with waiting messages, or one row if nothing waits."""
-    waiting = database.waiting([stream], position)
+    waiting = database.waiting([stream], position, gaps)
     given_back: dict[int | None, int] = {}
     for offset in owed:
         number = database.generation_of(offset)

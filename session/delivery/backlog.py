@@ -20,8 +20,9 @@ from session.delivery.window.ahead import AheadBinder
 from session.live.backlog_trim import Plan, Trim, Trimmer
 from session.live.connection import ACTIVE, Arrivals, Connection
 from session.state.in_flight import FROM_LOG
-from session.state.session import Session
+from session.state.session import NO_LIMITS, Session
 from storage.errors import DamagedRows
+from storage.log.gaps import NO_GAPS
 from storage.log.message_log import Cursor, Stream
 
 # Rows a reader may examine in one tick without a match, or 128 searches in an index: about 2 ms,
@@ -77,7 +78,10 @@ class Backlog:
         if session.position < self._log.end:
             connection.is_lagging = True
             if self._trimmer.is_limited:
-                connection.plan = self._trimmer.begin(self.streams(session), session.position)
+                connection.plan = self._trimmer.begin(self.streams(session), session)
+        if session.gaps_at != NO_LIMITS:
+            session.make_room()  # durable with the CONNACK, before it gets anything
+            self._tick.mark(session)
 
     def read(self) -> bool:
         """Let the sessions that lag and have room read; True if some have more to read.
@@ -240,6 +244,7 @@ class Backlog:
             connection.passed_over = end
         elif session.position < end:
             session.position = end
+            session.gaps = NO_GAPS  # there are none behind the end
             self._tick.mark_late(session)
         if arrivals is not None:
             return self._send_arrivals(connection, session, arrivals)
@@ -292,7 +297,8 @@ class Backlog:
             if connection.arrivals is None and len(streams) > settings.followed_streams:
                 connection.arrivals = Arrivals(self._log.end, settings.arrivals_max)
             until = 0 if connection.arrivals is None else connection.arrivals.after
-            cursor = self._log.cursor(streams, connection.bound_to(session), until)
+            after = connection.bound_to(session)
+            cursor = self._log.cursor(streams, after, until, session.gaps)
             cursor.page = max(
                 1, PAGE_MAX * STREAMS_FULL_PAGE // max(STREAMS_FULL_PAGE, len(streams))
             )
@@ -319,7 +325,7 @@ class Backlog:
         connection.plan = connection.trim = None
         streams = self.streams(session)
         if streams and session.position < until:
-            connection.plan = self._trimmer.begin(streams, session.position, until)
+            connection.plan = self._trimmer.begin(streams, session, until)
 
     def streams(self, session: Session) -> list[Stream]:
         """Return the streams whose messages are stored for the session."""

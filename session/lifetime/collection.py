@@ -24,6 +24,7 @@ from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
 from session.state.in_flight import REFERENCE_SHIFT
 from storage.errors import DamagedRows, Recoverable
+from storage.log.gaps import NO_GAPS, Gaps
 from storage.log.message_log import Cursor, Generation, Stream, report_generations
 from storage.tables.tables import SESSIONS, scan_readable
 
@@ -346,7 +347,7 @@ class Collection:
         elif after >= sweep.last():
             sweep.search = None
         elif after != search.position:
-            sweep.search = self._log.cursor(sweep.streams, after)
+            sweep.search = self._log.cursor(sweep.streams, after, 0, sweep.gaps)
 
     def _list_connections(self) -> None:
         """List the connected sessions that were not looked at."""
@@ -392,7 +393,7 @@ class Collection:
         elif connection.is_lagging or connection.ahead:
             streams = self._backlog.streams(session)  # it reads on as soon as it has room
             work += len(streams) >> FILTERS_SHIFT
-            work += self._pin_by_streams(b"", streams, session.position)
+            work += self._pin_by_streams(b"", streams, session.position, session.gaps)
         return work
 
     def _pin_given_back(self) -> None:
@@ -426,7 +427,8 @@ class Collection:
             self._pin_all(problem, key)
             return 1
         work = 1 + (len(session.subscriptions) >> FILTERS_SHIFT)
-        return work + self._pin_by_streams(key, self._backlog.streams(session), session.position)
+        streams = self._backlog.streams(session)
+        return work + self._pin_by_streams(key, streams, session.position, session.gaps)
 
     def _pin_all(self, problem: DamagedRows | None, key: bytes) -> None:
         """Keep all candidates: what an unreadable session still has to get is not known."""
@@ -435,7 +437,9 @@ class Collection:
         for candidate in list(self._sweep.candidates):
             self._sweep.pin(candidate, key)
 
-    def _pin_by_streams(self, key: bytes, streams: list[Stream], position: int) -> int:
+    def _pin_by_streams(
+        self, key: bytes, streams: list[Stream], position: int, gaps: Gaps = NO_GAPS
+    ) -> int:
         """Find what the reader of some streams needs, or begin a search; return the work done."""
         sweep = self._sweep
         if not streams:
@@ -443,21 +447,22 @@ class Collection:
         is_indexed = all(candidate.is_indexed for candidate in sweep.candidates)
         each = 1 + (len(streams) >> STREAMS_SHIFT)
         if not is_indexed or each * len(sweep.candidates) > WORK_AT_ONCE:
-            sweep.search = self._log.cursor(streams, position)
+            sweep.search = self._log.cursor(streams, position, 0, gaps)
             sweep.streams = streams
+            sweep.gaps = gaps
             sweep.searched = key
             return 0
         work = 0
         for candidate in list(sweep.candidates):
             if candidate.last > position:
                 work += each
-                if self._owes(streams, position, candidate):
+                if self._owes(streams, position, gaps, candidate):
                     sweep.pin(candidate, key)
         return work
 
-    def _owes(self, streams: list[Stream], position: int, candidate: Candidate) -> bool:
+    def _owes(self, streams: list[Stream], position: int, gaps: Gaps, candidate: Candidate) -> bool:
         try:
-            owed = self._log.first_owed(streams, position, generation=candidate.number)
+            owed = self._log.first_owed(streams, position, generation=candidate.number, gaps=gaps)
         except DamagedRows as problem:
             self._damage.note("message", problem)
             return True  # for all that is known

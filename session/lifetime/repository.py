@@ -21,7 +21,7 @@ from session.publish.storage_quota import Quota
 from session.routing.holders import Holders
 from session.routing.router import Router
 from session.state.records import decode_session, encode_session
-from session.state.session import Session
+from session.state.session import NO_LIMITS, Session
 from session.state.subscription import Subscription, decode_subscription
 from storage.errors import CorruptRecord
 from storage.tables.tables import (
@@ -87,6 +87,7 @@ class Sessions:
         self._last_incarnation = database.boot << INCARNATION_SHIFT
         self.live: Final = live  # client_id -> its connection
         self.left_behind: int = 0  # how often a session went offline with a backlog
+        self.unsubscribed_away: int = 0  # how often a subscription of one that is away has ended
 
     def open(self) -> None:
         """Load the durable filters, the only memory that offline sessions take."""
@@ -319,6 +320,10 @@ class Sessions:
             self._backlog.filter_removed(connection)
         else:
             self._tick.parted.add(session.client_id)
+            self.unsubscribed_away += 1
+            if session.gaps_at != NO_LIMITS:
+                session.make_room()  # what it was owed of this filter takes none any more
+                self.write(session)
         return True
 
     def _remove_subscription(
@@ -431,7 +436,7 @@ class Sessions:
             if subscription.share_name is None and subscription.holds:
                 filter_id = self._routes.filter_id(subscription.stream_filter)
                 start = max(session.position, subscription.since)
-                self._quota.reader_offline(filter_id, session.client_id, start)
+                self._quota.reader_offline(filter_id, session.client_id, start, session.gaps)
 
     def end(
         self,

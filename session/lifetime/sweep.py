@@ -13,6 +13,7 @@ from session.live.connection import Connection
 from session.live.subscribers import Group
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.state.session import Session
+from storage.log.gaps import NO_GAPS, Gaps
 from storage.log.generations import INDEXED
 from storage.log.message_log import Cursor, Generation, Stream
 
@@ -53,6 +54,7 @@ class Sweep:
         # the key `searched` still has to get (b"" = a group or a backend).
         self.search: Cursor | None = None
         self.streams: Sequence[Stream] = ()
+        self.gaps: Gaps = NO_GAPS
         self.searched = b""
         # Key of the session that was found to need a generation last, by the generation's number.
         self.pins: dict[int, bytes] = {}

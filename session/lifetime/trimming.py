@@ -1,12 +1,14 @@
 """Applies the limits of an offline backlog while its session is away, so that space returns.
 
-With `drop_oldest` the messages over the limits are the oldest ones, and which they are does not
-depend on when they are counted: a message over the limits now is over them when the session comes
-back, too (`session.delivery.backlog` does the same then). So a pass over the stored sessions drops
-them now, counts each and tells the history, and moves the session's position behind them. Passes
-work in slices with pauses, and begin only when a backlog may have grown. Must never touch a session
-that is connected, or that came and went since it was counted. Read next:
-`session.live.backlog_trim`, `session.lifetime.collection`, which frees the space.
+Which messages are over the limits does not depend on when they are counted: a message over the
+limits now is over them when the session comes back, too (`session.delivery.backlog` does the same
+then). So a pass over the stored sessions drops them now, counts each and tells the history. With
+`drop_oldest` it moves the session's position behind them. With `drop_new` they are a gap behind
+what is kept, in the session's record, and only whole generations matter: until one is closed there
+is nothing to free. Passes work in slices with pauses, and begin only when a backlog may have grown.
+Must never touch a session that is connected, or that came and went since it was counted, and never
+leave out a message that is not told of in the same batch. Read next: `session.live.backlog_trim`,
+`storage.log.gaps`, `session.lifetime.collection`, which frees the space.
 """
 
 from typing import Final
@@ -21,7 +23,8 @@ from session.live.core import Database
 from session.publish.store_health import StoreHealth
 from session.state.session import Session
 from storage.errors import DamagedRows
-from storage.log.message_log import Cursor
+from storage.log.gaps import add, behind
+from storage.log.message_log import Cursor, Stream
 from storage.tables.tables import SESSIONS, scan_readable
 
 NEVER: Final = 1 << 62
@@ -37,6 +40,7 @@ LOW_PASS_MS: Final = 1000
 # A backlog is trimmed when it is over its limits by this share of what it may keep, so that a
 # session is not written again for every message. While the disk is low any message counts.
 EXCESS_SHIFT: Final = 3
+WITHOUT_END: Final = 1 << 62  # messages to be dropped: all there are up to the end of the plan
 
 
 class OfflineDrops:
@@ -88,6 +92,19 @@ class OfflineDrops:
         session.position = upto
         return self.write(session)
 
+    def leave_out(self, session: Session, plan: Plan, upto: int) -> bytes | None:
+        """Note that all behind what a plan keeps is dropped; return the new record, if there is.
+
+        There must be room for a gap.
+        """
+        if upto <= plan.keep_until:
+            return None
+        gaps = add(session.gaps, plan.keep_until + 1, upto)
+        assert gaps is not None
+        session.position = max(session.position, plan.begin)
+        session.gaps = behind(gaps, session.position)
+        return self.write(session)
+
     def write(self, session: Session) -> bytes:
         """Write the record of a session that is away; return it."""
         record = self._sessions.write(session)
@@ -99,13 +116,35 @@ class OfflineDrops:
 class _Job:
     """A session whose backlog is being counted, and then trimmed."""
 
-    __slots__ = ("cursor", "key", "left", "plan", "session", "value")
+    __slots__ = (
+        "cursor",
+        "key",
+        "left",
+        "limits",
+        "plan",
+        "session",
+        "streams",
+        "value",
+        "version",
+    )
 
-    def __init__(self, key: bytes, value: bytes, session: Session, plan: Plan) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        value: bytes,
+        session: Session,
+        streams: list[Stream],
+        plan: Plan,
+        limits: tuple[int, int],
+        version: int,
+    ) -> None:
         self.key: bytes = key
         self.value: bytes = value  # its record; another one in the store = it was here
         self.session: Session = session
+        self.streams: list[Stream] = streams
         self.plan: Plan = plan
+        self.limits: tuple[int, int] = limits
+        self.version: int = version  # of the subscriptions of sessions that are away
         self.cursor: Cursor | None = None  # reads what is dropped, once it is counted
         self.left: int = 0  # messages still to be dropped
 
@@ -134,8 +173,8 @@ class Trimming:
         self._settings: Final = settings
         self._pass_ms: Final = settings.generation_age_s * 1000 // PASSES
         self._after = b""  # the next slice starts at this key
-        # What backlogs over the limits depend on, when the pass began: end of the log, sessions
-        # that left with a backlog, is the disk low?
+        # What backlogs over the limits depend on, when the pass began: up to where they are looked
+        # at, sessions that left with a backlog, is the disk low?
         self._begun_at = (-1, 0, False)
         self._is_under_way = False
         self._job: _Job | None = None
@@ -162,7 +201,7 @@ class Trimming:
             self._due_ms = now + STEP_MS
             return
         if not self._is_under_way:
-            state = self._log.end, self._sessions.left_behind, is_low
+            state = self._until(), self._sessions.left_behind, is_low
             if state == self._begun_at:
                 self._ended_ms = now
                 self._due_ms = now + LOW_PASS_MS
@@ -180,7 +219,21 @@ class Trimming:
             self._due_ms = now + self._pass_ms
 
     def _is_on(self) -> bool:
-        return self._settings.on_limit == "drop_oldest" and self._trimmer.is_limited
+        return self._trimmer.is_limited
+
+    @property
+    def _keeps_oldest(self) -> bool:
+        return self._settings.on_limit == "drop_new"
+
+    def _until(self) -> int:
+        """Return the last offset that a pass looks at.
+
+        Behind what `drop_new` keeps only whole generations are freed. While the disk is low the
+        open one may be closed for that.
+        """
+        if self._keeps_oldest and not self._health.refuses_new:
+            return self._log.closed_end
+        return self._log.end
 
     def _look_at_sessions(self) -> bool:
         """Count the backlogs of the next sessions; True if there are no more."""
@@ -209,8 +262,10 @@ class Trimming:
             return None
         try:
             session = self._sessions.decode(client_id, value)
-            owed_max = self._log.end - session.position
-            if owed_max <= 0:
+            until = self._until()
+            after = max(session.position, self._trimmer.full_after(session))
+            owed_max = until - session.position
+            if after >= until:
                 return None
             if self._settings.max_offline_messages >= owed_max and not self._trimmer.limits_bytes:
                 return None
@@ -221,26 +276,35 @@ class Trimming:
         streams = self._backlog.streams(session)
         if not streams:
             return None
-        return _Job(key, value, session, self._trimmer.begin(streams, session.position))
+        plan = self._trimmer.begin(streams, session, until)
+        limits, version = self._trimmer.limits, self._sessions.unsubscribed_away
+        return _Job(key, value, session, streams, plan, limits, version)
 
     def _go_on(self, job: _Job) -> bool:
         """Count on, or drop the next messages; True if done, or if the session was here since."""
         is_void = job.plan.cuts != self._log.cuts and job.cursor is None
+        is_void |= job.limits != self._trimmer.limits
+        is_void |= job.version != self._sessions.unsubscribed_away
         if is_void or job.session.client_id in self._sessions.live or not self._is_as_counted(job):
             self.given_up += 1
             return True
-        cursor = job.cursor
-        if cursor is not None:
-            return self._drop_next(job, cursor)
+        if job.cursor is not None:
+            return self._drop_next(job, job.cursor)
         if not job.plan.advance():
             return False
-        dropped = job.plan.dropped
-        excess_min = 0 if self._health.refuses_new else job.plan.kept >> EXCESS_SHIFT
-        if dropped <= excess_min:
-            return True
         session = job.session
-        job.left = dropped
-        job.cursor = self._log.cursor(self._backlog.streams(session), session.position)
+        after = session.position
+        if self._keeps_oldest:
+            after = job.plan.keep_until
+            if not job.plan.is_over or add(session.gaps, after + 1, after + 1) is None:
+                return True
+            job.left = WITHOUT_END
+        else:
+            job.left = job.plan.dropped
+            excess_min = 0 if self._health.refuses_new else job.plan.kept >> EXCESS_SHIFT
+            if job.left <= excess_min:
+                return True
+        job.cursor = self._log.cursor(job.streams, after, job.plan.until, session.gaps)
         self.trimmed += 1
         return False
 
@@ -253,7 +317,7 @@ class Trimming:
             return False
 
     def _drop_next(self, job: _Job, cursor: Cursor) -> bool:
-        """Drop the next messages of a backlog, and move the session's position; True if done.
+        """Drop the next messages of a backlog; True if done.
 
         If the log was cut since they were counted, only what is gone is told.
         """
@@ -262,7 +326,8 @@ class Trimming:
         missing, before = cursor.missing, cursor.position
         messages = cursor.next(min(page, job.left), SCAN_MAX)
         upto = cursor.position
-        if job.plan.cuts != self._log.cuts:
+        is_cut = job.plan.cuts != self._log.cuts
+        if is_cut:
             job.left = 0
             if messages:
                 upto = messages[0].offset - 1
@@ -273,5 +338,11 @@ class Trimming:
         lost = len([offset for offset in drops.unreadable(session, cursor) if offset not in passed])
         drops.messages(session, messages, "session_limit")
         job.left -= len(messages) + gone + lost
-        job.value = drops.move(session, upto) or job.value
-        return job.left <= 0 or cursor.is_at_end
+        is_over = job.left <= 0 or cursor.is_at_end or upto >= job.plan.until
+        if self._keeps_oldest:
+            if is_over and not is_cut:
+                session.gaps_at = job.limits
+            job.value = drops.leave_out(session, job.plan, upto) or job.value
+        else:
+            job.value = drops.move(session, upto) or job.value
+        return is_over

@@ -19,6 +19,7 @@ from session.routing.router import Route
 from session.settings import Settings
 from session.state.records import decode_session
 from storage.errors import DamagedRows
+from storage.log.gaps import NO_GAPS, Gaps, width
 from storage.log.message_log import Cursor, Stream
 from storage.tables.tables import (
     HOLDERS,
@@ -50,6 +51,7 @@ class _Budget:
         "at_ms",
         "bytes_left",
         "cursor",
+        "gaps",
         "holder",
         "messages_left",
         "start",
@@ -66,10 +68,15 @@ class _Budget:
         self.after: bytes | None = b""  # holders up to this key were looked at, None = all of them
         self.holder = b""  # key of the deepest offline reader found, b"" = nobody is offline
         self.start = 1 << 63  # the offset after which it still has to get messages
+        self.gaps: Gaps = NO_GAPS  # but none of these: they were dropped for it
         self.cursor: Cursor | None = None  # counts its backlog; None = counted
         self.until = 0  # the last offset that the cursor counts
         self.was_full = False  # was it full when it was counted, and not only later?
         self.accepted_end = 0  # offset of the newest message counted as accepted
+
+    def is_deeper(self, start: int, gaps: Gaps) -> bool:
+        """Is a reader owed more of the log than the deepest one found so far?"""
+        return start + width(gaps, start) < self.start + width(self.gaps, self.start)
 
     def is_spent(self) -> bool:
         """Would the next message exceed a limit?"""
@@ -118,15 +125,17 @@ class Quota:
         """Return whether backlogs are counted, so that `reader_offline` has to be called."""
         return bool(self._budgets)
 
-    def reader_offline(self, filter_id: int, client_id: str, start: int) -> None:
+    def reader_offline(
+        self, filter_id: int, client_id: str, start: int, gaps: Gaps = NO_GAPS
+    ) -> None:
         """Note that a session goes offline and still has to get a filter's messages after `start`.
 
         No budget has counted these, unless another reader of the filter is at least as deep.
         """
         budget = self._budgets.get(filter_id)
-        if budget is not None and start < budget.start:
+        if budget is not None and budget.is_deeper(start, gaps):
             budget.holder = session_holder(client_id)
-            budget.start = start
+            budget.start, budget.gaps = start, gaps
             self._begin_count(budget)
 
     def settings_changed(self) -> None:
@@ -179,7 +188,8 @@ class Quota:
                 return budget
             budget.at_ms = now
             self._looks_left -= 1
-            if not budget.holder or self._owed_from(entry, budget.holder) != budget.start:
+            owed = self._owed_from(entry, budget.holder) if budget.holder else None
+            if owed is None or owed != (budget.start, budget.gaps):
                 budget = self._begin(entry, now)
             elif budget.was_full:
                 return budget  # the deepest reader has not moved
@@ -216,9 +226,10 @@ class Quota:
             rows = scan_readable(self._store, HOLDERS, start, stop, damages, count=count)
             self._looks_left -= 1 + len(rows)
             for key, since in rows:
-                owed_from = self._owed_after(key[8:], since)
-                if owed_from is not None and owed_from < budget.start:
-                    budget.holder, budget.start = key[8:], owed_from
+                owed = self._owed_after(key[8:], since)
+                if owed is not None and budget.is_deeper(*owed):
+                    budget.holder = key[8:]
+                    budget.start, budget.gaps = owed
             budget.after = rows[-1][0] + b"\0" if len(rows) == count else None
         self._damage.note_all("holder", damages)
         if budget.after is None and budget.holder:
@@ -235,7 +246,7 @@ class Quota:
             return
         # Later messages are counted when they are accepted.
         budget.until = end
-        budget.cursor = self._log.cursor([budget.stream], budget.start, end)
+        budget.cursor = self._log.cursor([budget.stream], budget.start, end, budget.gaps)
 
     def _count_on(self, budget: _Budget) -> None:
         """Count the next messages of the deepest backlog."""
@@ -258,10 +269,11 @@ class Quota:
             budget.cursor = None
             budget.was_full = budget.is_spent()
 
-    def _owed_from(self, entry: FilterEntry, holder: bytes) -> int | None:
+    def _owed_from(self, entry: FilterEntry, holder: bytes) -> tuple[int, Gaps] | None:
         """Return the offset after which an offline session still has to get a filter's messages.
 
-        None if it is connected (its queue is its limit then), has ended, or has unsubscribed.
+        With it come the session's gaps. None if it is connected (its queue is its limit then), has
+        ended, or has unsubscribed.
         """
         try:
             since = self._store.get(HOLDERS, holder_key(entry.filter_id, holder))
@@ -269,7 +281,7 @@ class Quota:
             return None
         return None if since is None else self._owed_after(holder, since)
 
-    def _owed_after(self, holder: bytes, since: bytes) -> int | None:
+    def _owed_after(self, holder: bytes, since: bytes) -> tuple[int, Gaps] | None:
         """Return the same for a holder whose row says `since`."""
         try:
             value = self._store.get(SESSIONS, holder[1:])
@@ -281,7 +293,7 @@ class Quota:
         if not session.disconnected_at_ms and session.client_id not in self._tick.parted:
             return None
         # Of one that left in this tick the row is older: it is owed this much at most.
-        return max(int.from_bytes(since, "big"), session.position)
+        return max(int.from_bytes(since, "big"), session.position), session.gaps
 
 
 def generation_size(settings: Settings) -> int:

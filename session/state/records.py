@@ -27,6 +27,10 @@ _AHEAD_VERSION: Final = 3
 # offset, messages, bytes and topic filter.
 _PURGED_VERSION: Final = 4
 _PURGED: Final = struct.Struct(">QIQ")
+# The same, and behind that the gaps: their count, each one's first and last offset, and the limits,
+# messages and bytes, at which the last one was made.
+_GAPS_VERSION: Final = 5
+_GAP: Final = struct.Struct(">QQ")
 # version, protocol version, created, connected, disconnected, expiry interval, expiry due,
 # will due, position, next packet id, next mailbox number, in-flight count, replay count
 _SESSION_1: Final = struct.Struct(">BBQQQIQQQHQHH")
@@ -94,10 +98,13 @@ def encode_session(session: Session) -> bytes:
     if session.reserved:
         ahead.update(session.reserved)
     purged = None if session.purged is None else session.purged_behind()
+    gaps = session.gaps_behind() if session.gaps else ()
     version = _AHEAD_VERSION if ahead else _VERSION
+    if purged:
+        version = _PURGED_VERSION
     count = len(in_flight)
     fixed = _SESSION.pack(
-        _PURGED_VERSION if purged else version,
+        _GAPS_VERSION if gaps else version,
         session.protocol_version,
         session.created_at_ms,
         session.connected_at_ms,
@@ -127,15 +134,25 @@ def encode_session(session: Session) -> bytes:
             + replay.identifier.to_bytes(4, "big")
             + blob(replay.start, 4)
         )
-    if ahead or purged:
+    if ahead or purged or gaps:
         parts.append(len(ahead).to_bytes(2, "big"))
         parts += _encode_entries(ahead)
-    if purged:
-        parts.append(len(purged).to_bytes(2, "big"))
-        for each in purged:
-            parts.append(_PURGED.pack(each.upto, each.count, each.size_bytes))
-            parts.append(text(each.topic_filter))
+    if purged or gaps:
+        parts += _encode_purged(purged or [])
+    if gaps:
+        parts.append(len(gaps).to_bytes(2, "big"))
+        parts += [_GAP.pack(*gap) for gap in gaps]
+        parts.append(_GAP.pack(*session.gaps_at))
     return b"".join(parts)
+
+
+def _encode_purged(purged: list[PurgedTopics]) -> list[bytes]:
+    """Return what was dropped by topic, with its count in front."""
+    parts = [len(purged).to_bytes(2, "big")]
+    for each in purged:
+        parts.append(_PURGED.pack(each.upto, each.count, each.size_bytes))
+        parts.append(text(each.topic_filter))
+    return parts
 
 
 def _encode_entries(entries: dict[int, int]) -> list[bytes]:
@@ -159,10 +176,10 @@ def decode_session(client_id: str, value: bytes) -> Session:
     """
     what = f"session {client_id!r}"
     layout = _SESSION_1 if value[:1] == b"\x01" else _SESSION
-    if len(value) < layout.size or not 1 <= value[0] <= _PURGED_VERSION:
+    if len(value) < layout.size or not 1 <= value[0] <= _GAPS_VERSION:
         raise ValueError(
             f"{what}: version {value[:1].hex()} of {len(value)} bytes,"
-            f" expected 1 to {_PURGED_VERSION}"
+            f" expected 1 to {_GAPS_VERSION}"
         )
     fields = layout.unpack_from(value)
     reader = RecordReader(value, what, layout.size)
@@ -190,13 +207,37 @@ def decode_session(client_id: str, value: bytes) -> Session:
         session.replays[topic_filter] = Replay(topic_filter, qos, identifier, reader.blob(4))
     if value[0] >= _AHEAD_VERSION:
         _decode_entries(reader, reader.number(2), what, session, PERHAPS_SENT)
-    if value[0] == _PURGED_VERSION:
-        session.purged = []
-        for _ in range(reader.number(2)):
-            upto, count, size = _PURGED.unpack(reader.take(_PURGED.size))
-            session.purged.append(PurgedTopics(reader.text(), upto, count, size))
+    if value[0] >= _PURGED_VERSION:
+        session.purged = _decode_purged(reader)
+    if value[0] == _GAPS_VERSION:
+        _decode_gaps(reader, what, session)
     reader.end()
     return session
+
+
+def _decode_purged(reader: RecordReader) -> list[PurgedTopics] | None:
+    """Return what was dropped by topic, None = nothing."""
+    purged = []
+    for _ in range(reader.number(2)):
+        upto, count, size = _PURGED.unpack(reader.take(_PURGED.size))
+        purged.append(PurgedTopics(reader.text(), upto, count, size))
+    return purged or None
+
+
+def _decode_gaps(reader: RecordReader, what: str, session: Session) -> None:
+    gaps: list[tuple[int, int]] = []
+    before = -1
+    for _ in range(reader.number(2)):
+        first, last = _GAP.unpack(reader.take(_GAP.size))
+        if not before + 1 < first <= last:
+            raise ValueError(f"{what}: a gap from {first} to {last}, behind one up to {before}")
+        gaps.append((first, last))
+        before = last
+    if not gaps:
+        raise ValueError(f"{what}: no gaps, expected some in version {_GAPS_VERSION}")
+    session.gaps = tuple(gaps)
+    count, size = _GAP.unpack(reader.take(_GAP.size))
+    session.gaps_at = count, size
 
 
 def _decode_entries(

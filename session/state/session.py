@@ -28,6 +28,7 @@ from session.state.subscription import Subscription
 
 EXPIRY_NEVER: Final = 0xFFFFFFFF  # [MQTT-3.1.2-11.2]: the session does not expire
 PACKET_ID_MAX: Final = 65535
+NO_LIMITS: Final = (0, 0)
 
 
 class Replay:
@@ -67,6 +68,8 @@ class Session:
         "disconnected_at_ms",
         "expiry_due_ms",
         "expiry_interval_s",
+        "gaps",
+        "gaps_at",
         "has_doubts",
         "identity",
         "in_flight",
@@ -120,6 +123,13 @@ class Session:
         self.leases: dict[int, tuple[str, str]] = {}
         self.position: int = 0
         self.purged: list[PurgedTopics] | None = None  # behind the position; None = nothing
+        # First and last offsets of what was dropped behind the position because the session was at
+        # its limit, in order (`storage.log.gaps`).
+        self.gaps: tuple[tuple[int, int], ...] = ()
+        # The limits (messages, bytes) at which the last one was made; as long as they are these and
+        # there is no more room, all that comes behind it is dropped, too. NO_LIMITS = there may be
+        # room again.
+        self.gaps_at: tuple[int, int] = NO_LIMITS
         self.next_packet_id: int = 1
         self.next_mailbox: int = 1
         self.replays: dict[str, Replay] = {}  # by topic filter, in the order of subscribing
@@ -142,6 +152,14 @@ class Session:
     def purged_behind(self) -> list[PurgedTopics]:
         """Return what of it is behind the position: the rest is forgotten."""
         return [each for each in self.purged or () if each.upto > self.position]
+
+    def gaps_behind(self) -> tuple[tuple[int, int], ...]:
+        """Return the gaps that are behind the position: the rest is forgotten."""
+        return tuple([each for each in self.gaps if each[1] > self.position])
+
+    def make_room(self) -> None:
+        """Note that there may be room within the limits again: see `gaps_at`."""
+        self.gaps_at = NO_LIMITS
 
     # Subscriptions
 
@@ -398,6 +416,11 @@ class Session:
                     f"{self.client_id}: offset {entry >> REFERENCE_SHIFT} has a reserved packet id,"
                     f" but the position is {self.position}"
                 )
+        before = -1
+        for first, last in self.gaps:
+            if not before + 1 < first <= last:
+                yield f"{self.client_id}: a gap from {first} to {last}, behind one up to {before}"
+            before = last
         used = taken + self.owed_releases
         if self.send_quota and self.send_quota + used > self.in_flight_max:
             yield (

@@ -11,6 +11,7 @@ from typing import Final
 
 from mqtt.message import Message
 from storage.errors import DamagedRows
+from storage.log.gaps import NO_GAPS, Gaps, passed, stop
 from storage.log.generations import Generations
 from storage.log.layouts.api import SEARCH_ROWS, Reader, Stream
 
@@ -22,6 +23,7 @@ class Cursor:
     """The messages which some streams are owed after a position, in order, each once."""
 
     __slots__ = (
+        "_gaps",
         "_generations",
         "_number",
         "_reader",
@@ -38,9 +40,15 @@ class Cursor:
     )
 
     def __init__(
-        self, generations: Generations, streams: Sequence[Stream], position: int, until: int
+        self,
+        generations: Generations,
+        streams: Sequence[Stream],
+        position: int,
+        until: int,
+        gaps: Gaps = NO_GAPS,
     ) -> None:
         self._generations: Final = generations
+        self._gaps: Final = gaps  # what is in them is not owed
         self._until: Final = until  # the last offset to read, 0 = all there are
         self._streams: Final = list(streams)
         self._number = 0  # of the generation that `_reader` reads, 0 = none yet
@@ -157,6 +165,8 @@ class Cursor:
 
     def _upto(self) -> int:
         """Place the reader after `position`, or note the end; return the last offset to read."""
+        if self._gaps:
+            self._pass_over()
         generations = self._generations
         written = generations.written_end(self.position)
         if self._until:
@@ -166,12 +176,24 @@ class Cursor:
             return 0
         generation = generations.covering(self.position + 1)
         if generation.number != self._number:
-            if self._reader is not None:
-                # 0, unless the generation was dropped while it was read.
+            if self._reader is not None and not self._gaps:
+                # 0, unless the generation was dropped while it was read. What was read ahead may
+                # be in a gap: then less is counted than is missing.
                 self.missing += self._reader.buffered()
             self._reader = generation.slab.reader(self._streams, self.position)
             self._number = generation.number
-        return min(generation.last_offset, written)
+        upto = min(generation.last_offset, written)
+        return min(upto, stop(self._gaps, self.position)) if self._gaps else upto
+
+    def _pass_over(self) -> None:
+        """Go on behind the gap that begins with the next offset, if one does."""
+        position = passed(self._gaps, self.position)
+        if self._until:
+            position = min(position, max(self._until, self.position))
+        if position > self.position:
+            self.position = position
+            self._reader = None
+            self._number = 0
 
 
 def _scanned(reader: Reader, searches: int, position: int) -> int:

@@ -301,6 +301,11 @@ class Generations:
         """Write `batch` to the shard's store at once, un-synced."""
         self._store.write(batch)
 
+    @property
+    def begin(self) -> int:
+        """Return the first offset of the oldest generation."""
+        return self._first_offsets[0]
+
     def by_number(self, number: int) -> OpenGeneration | None:
         """Return the generation with this number, None if it does not exist or was dropped."""
         for generation in reversed(self._open):

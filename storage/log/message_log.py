@@ -16,6 +16,7 @@ from mqtt.topics import matches
 from storage.api import Batch, Store
 from storage.errors import GenerationDropped
 from storage.log.cursor import Cursor
+from storage.log.gaps import NO_GAPS, Gaps, outside
 from storage.log.generations import (
     GENERATIONS_MAX,
     INDEXED,
@@ -98,6 +99,16 @@ class MessageLog:
     def end(self) -> int:
         """Return the offset of the newest accepted message, 0 if there is none yet."""
         return self._generations.end
+
+    @property
+    def begin(self) -> int:
+        """Return the first offset of the oldest generation that is left."""
+        return self._generations.begin
+
+    @property
+    def closed_end(self) -> int:
+        """Return the last offset before the generation that takes messages."""
+        return self._generations.newest.first_offset - 1
 
     def is_written(self, offset: int) -> bool:
         """Return whether the message with this offset is written, and not in a pending batch."""
@@ -199,21 +210,29 @@ class MessageLog:
         """
         return self._generations.covering(first).slab.sizes(first, last)
 
-    def cursor(self, streams: Sequence[Stream], position: int, until: int = 0) -> Cursor:
+    def cursor(
+        self, streams: Sequence[Stream], position: int, until: int = 0, gaps: Gaps = NO_GAPS
+    ) -> Cursor:
         """Return a cursor over the messages of `streams` after `position`; reads nothing yet.
 
-        It ends behind the offset `until`, if that is not 0.
+        It passes over the gaps, and ends behind the offset `until`, if that is not 0.
         """
-        return Cursor(self._generations, streams, position, until)
+        return Cursor(self._generations, streams, position, until, gaps)
 
     def first_owed(
-        self, streams: Sequence[Stream], position: int, *, generation: int
+        self,
+        streams: Sequence[Stream],
+        position: int,
+        *,
+        generation: int,
+        gaps: Gaps = NO_GAPS,
     ) -> int | None:
         """Return the first offset of a generation that a reader is owed, None if there is none.
 
-        A generation may be dropped when this is None for every reader, each with its streams and
-        its position. Offsets in flight are at or below the position of their session: check them,
-        too. Messages that are accepted but not written yet count as owed to every reader.
+        A generation may be dropped when this is None for every reader, each with its streams, its
+        position and its gaps. Offsets in flight are at or below the position of their session:
+        check them, too. Messages that are accepted but not written yet count as owed to every
+        reader.
         """
         opened = self._generations.by_number(generation)
         if opened is None:
@@ -224,10 +243,11 @@ class MessageLog:
             return None
         # Usually no batch is pending, but the one that closed this generation may be.
         written = min(last, self._generations.written_end(last))
-        first = opened.slab.first_owed(streams, after, written) if after < written else None
-        if first is None and written < last:
-            return max(after, written) + 1
-        return first
+        for first, end in outside(gaps, after + 1, written):
+            found = opened.slab.first_owed(streams, first - 1, end)
+            if found is not None:
+                return found
+        return max(after, written) + 1 if written < last else None
 
     # --- generations ---
 

@@ -317,7 +317,8 @@ class Client:
         if not world.faults:
             world.after(5 + int(world.random.random() * 20), self.connect)
         elif world.chance(world.profile.absent) and not self.plan.faithful:
-            world.after(3_000 + int(world.random.random() * 5_000), self.connect)
+            least, most = world.profile.absent_ms
+            world.after(least + int(world.random.random() * (most - least)), self.connect)
         else:
             most = world.profile.reconnect_ms
             world.after(5 + int(world.random.random() * most), self.connect)
@@ -654,6 +655,7 @@ class Client:
         if len(packet.subscription_identifiers) > 1:
             sometimes("overlapping_identifiers")
         self.oracle.delivered(view, sent, packet, self.world.step, now)
+        self.world.left_out.delivered(view, sent)
         if apply and packet.qos == 2:
             self.oracle.applied(view, sent, packet, self.subscribes)
         if sent.is_will and self.plan.faithful and apply:

@@ -148,8 +148,11 @@ def _judge_losses(world: "World") -> None:
     if not (world.limited or world.lossy or done["purges of groups"]):
         world.oracle.judge_groups()
     settings = world.settings
-    if world.limited and not world.lossy and settings.on_limit == "drop_oldest":
-        world.oracle.judge_limits(settings.max_offline_messages, settings.max_offline_bytes)
+    keeps_oldest = settings.on_limit == "drop_new"
+    if world.limited and not world.lossy and not (keeps_oldest and purges):
+        world.oracle.judge_limits(
+            settings.max_offline_messages, settings.max_offline_bytes, keeps_oldest=keeps_oldest
+        )
 
 
 def _crash_once_more(world: "World") -> None:

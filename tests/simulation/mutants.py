@@ -12,6 +12,7 @@ from tests.simulation import (  # noqa: F401
     damage_mutants,
     delivery_mutants,
     feed_mutants,
+    gap_mutants,
     history_mutants,
     housekeeping_mutants,
     proxy_mutants,

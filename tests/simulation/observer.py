@@ -14,6 +14,7 @@ from storage.api import Change
 from storage.log.layouts.block_format import BLOCK_BYTES, Block
 from storage.tables.tables import DUE, HISTORY, INCOMING, SESSIONS, retained_topic, unseal
 from storage.tables.timers import RETAINED, SESSION, WILL
+from tests.simulation.left_out import note_freed, note_passed
 from tests.simulation.rare import sometimes
 
 FEW_BYTES: Final = 100  # what a block has beside its messages, and the sizes of two
@@ -169,11 +170,13 @@ def note_tick(process: "BrokerProcess") -> None:
                 sometimes("generation_rotated_during_lag")
         if generations[1] != dropped:
             sometimes("generation_dropped")
-        numbers = [each.number for each in engine._log.list_generations()]
-        gone = set(process.numbers) - set(numbers)
-        if gone and max(gone) > numbers[0]:
+        stored = {each.number: each for each in engine._log.list_generations()}
+        gone = [each for number, each in process.stored.items() if number not in stored]
+        if gone and gone[-1].number > min(stored):
             sometimes("generation_dropped_between")
-        process.numbers = numbers
+        if gone and engine.settings.on_limit == "drop_new":
+            note_freed(process, gone)
+        process.stored = stored
     _note_housekeeping(process)
     if process.world.profile.large:
         _note_windows(engine)
@@ -237,6 +240,7 @@ def note_resume(process: "BrokerProcess", client_id: str) -> None:
     connection = process.engine._sessions.live.get(client_id)
     if connection is not None and connection.is_lagging:
         sometimes("catch_up_from_disk")
+        note_passed(process.engine, client_id)
 
 
 def near_the_wrap(process: "BrokerProcess", client_id: str) -> None:

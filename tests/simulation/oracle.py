@@ -540,10 +540,11 @@ class Oracle:
                         f"no member of group {group.share!r} got {sent} on {sent.topic!r}",
                     )
 
-    def judge_limits(self, count_max: int, bytes_max: int) -> None:
-        """Judge what limits that drop the oldest messages have dropped: 0 = no such limit.
+    def judge_limits(self, count_max: int, bytes_max: int, *, keeps_oldest: bool) -> None:
+        """Judge what limits of a session have dropped: 0 = no such limit.
 
-        A dropped message was followed by as many as the session may keep.
+        A dropped message was followed by as many as the session may keep, or with `keeps_oldest`
+        it followed these.
         """
         for view in self.views.values():
             for sent in view.losses(self.sent):
@@ -551,15 +552,21 @@ class Oracle:
                     continue
                 count, size = 0, sent.size()
                 for other in self.sent:
-                    if other is not sent and other.may_follow(sent) and view.matching(other.topic):
+                    later, earlier = (sent, other) if keeps_oldest else (other, sent)
+                    if (
+                        other is not sent
+                        and later.may_follow(earlier)
+                        and view.matching(other.topic)
+                    ):
                         count += max(1, other.transmissions)
                         size += max(1, other.transmissions) * other.size()
                 within = not count_max or count < count_max
                 if within and (not bytes_max or size <= bytes_max):
+                    verb = "preceded" if keeps_oldest else "followed"
                     raise Violation(
                         "no_acknowledged_message_is_lost",
                         f"{view.client} never got {sent} on {sent.topic!r}, which {count} messages"
-                        f" of {size} bytes may have followed",
+                        f" of {size} bytes may have {verb}",
                     )
 
     def count_losses(self) -> int:

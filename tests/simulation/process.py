@@ -14,6 +14,7 @@ from session.engine import Engine
 from session.ports import Verdict
 from storage.errors import Unrecoverable
 from storage.local.memory import MemoryStore
+from storage.log.generations import Generation
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
 from tests.simulation.mirror import Pump
 from tests.simulation.network import Link
@@ -58,7 +59,7 @@ class BrokerProcess:
         self.pulsing = False
         self.lagging: set[str] = set()  # for tests.simulation.observer
         self.generations = (0, 0)
-        self.numbers: list[int] = []  # of the generations
+        self.stored: dict[int, Generation] = {}  # by their numbers
         self.housekept: dict[str, int] = {}
         self.counters = Counters()
         self.engine = Engine(

@@ -135,7 +135,9 @@ class Profile:
     timeline: float = 0.3
     limited: float = 0.0  # share of worlds with limits for what may be stored
     trimmed: float = 0.0  # share of worlds whose offline backlogs lose their oldest messages
+    keeping: float = 0.0  # share of worlds whose offline backlogs keep their oldest messages
     absent: float = 0.12  # share of lost connections whose client stays away for seconds
+    absent_ms: tuple[int, int] = (3_000, 8_000)  # how long
     damages: tuple[int, int] = (0, 0)  # how often rows of the store become unreadable
     stalls: float = 0.1  # share of worlds with phases in which writes stall
     exports: tuple[int, int] = (0, 0)  # how often the history is exported
@@ -199,6 +201,13 @@ class Profile:
             settings.max_offline_bytes = choice((0, 0, 100))
             settings.on_limit = "drop_oldest"
             settings.generation_size_bytes = choice((300, 600))
+            settings.generation_age_s = choice((1, 2))
+            settings.expiry_slice = choice((1, 1, 2, 256))
+        if self.keeping and random.random() < self.keeping:
+            settings.max_offline_messages = choice((0, 1, 1, 2, 4))
+            settings.max_offline_bytes = 0 if settings.max_offline_messages else 100
+            settings.on_limit = "drop_new"
+            settings.generation_size_bytes = choice((200, 400))
             settings.generation_age_s = choice((1, 2))
             settings.expiry_slice = choice((1, 1, 2, 256))
         return settings
@@ -488,6 +497,27 @@ PROFILES["unsubscribing"] = replace(
 PROFILES["leaving"] = replace(
     PROFILES["sessions"], name="leaving", disconnect=4.0, reconnect_ms=10, publish=5.0
 )
+# Sessions stay away for long, and what comes behind low limits frees its generations.
+PROFILES["overflow"] = replace(
+    PROFILES["absent"],
+    name="overflow",
+    trimmed=0.0,
+    keeping=0.95,
+    publish=6.0,
+    messages_max=150,
+    absent=0.7,
+    cut=1.5,
+    short_expiry=0.1,
+    clean_client=0.05,
+    shared_members=(0, 0),
+    full_disk=0.2,
+    absent_ms=(5_000, 16_000),
+    fault_ms=22_000,
+    step_ms=(20, 500),
+    subscribers=(1, 2),
+    will=0.0,
+    interventions=(0, 2),
+)
 # An operator ends connections and sessions; worlds without one stay as they are.
 PROFILES["operator"] = replace(
     PROFILES["sessions"],
@@ -501,7 +531,8 @@ PROFILES["operator"] = replace(
 )
 # How often each is drawn.
 WEIGHTS: Final = {
-    "mixed": 6,
+    "mixed": 5,
+    "overflow": 1,
     "qos2": 3,
     "sessions": 3,
     "retained": 2,

@@ -54,6 +54,7 @@ from storage.tables.tables import (
     unseal,
 )
 from storage.tables.timers import WILL
+from tests.simulation.left_out import ToldOnce
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 
@@ -74,6 +75,7 @@ class Retold:
         self.excused: Collection[str] = ()
         self.lost_end = False  # a row of the history was: a start may not know how far it went
         self.fold = Fold()
+        self._once = ToldOnce()
         self.about_stores: list[dict[str, object]] = []  # events that nobody has looked at yet
 
     def judge(self, store: MemoryStore) -> None:
@@ -157,6 +159,7 @@ class Retold:
                 if flat["reason"] == ROW_DAMAGED:
                     count = flat["count"]  # of a row that tells of several messages
                     self.damaged += count if isinstance(count, int) else 1
+                self._once.take(flat)
                 self.fold.feed(flat)
         return rows
 

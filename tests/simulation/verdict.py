@@ -23,6 +23,7 @@ PROPERTIES: Final[dict[str, str]] = {
     "a_settled_session_stays_settled": "what a session completed is not delivered again",
     "no_phantom": "what is delivered was published, and to a subscription that was there",
     "delivered_qos_is_the_minimum": "QoS, RETAIN and identifiers follow the matching subscriptions",
+    "what_is_dropped_stays_dropped": "what a session's limit has dropped does not come after all",
     "shared_message_goes_to_one_member": "a group's message reaches a member; QoS 2 only one, once",
     "no_session_expires_early": "a session lives at least its interval of elapsed time",
     "message_expiry_is_honoured": "an expired message is not begun; the interval left only shrinks",

@@ -23,6 +23,7 @@ from storage.time.broker_clock import Heartbeat
 from tests.simulation.client import Client
 from tests.simulation.damage import Damages, mend
 from tests.simulation.heal import heal_and_judge
+from tests.simulation.left_out import LeftOut
 from tests.simulation.mirror import Mirror
 from tests.simulation.observer import note_crash, note_start
 from tests.simulation.operator import Operator
@@ -142,7 +143,7 @@ class World:
         self.store = MemoryStore(FAMILIES)
         self.damages = Damages(self)
         self.operator = Operator(self)
-        self.retold = Retold(seed)
+        self.retold, self.left_out = Retold(seed), LeftOut()
         self.cut: list[Closing] = []  # connections that ended with the broker
         self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
         self.clients: list[Client] = draw_clients(self)
@@ -284,6 +285,7 @@ class World:
         self.store.full = self.now < self.full_until
         try:
             self.process = BrokerProcess(self, self.store, broker_ms)
+            self.left_out.started(self.process, self.clients, self.starts)
             self.mirror.proxied.started(self.process)
         except Recoverable:  # it says so and exits; who started it does so again
             self.note("no room to start")

@@ -30,6 +30,7 @@ from session.state.subscription import Subscription
 from storage.errors import StorageError
 from storage.local.data_directory import is_in_use
 from storage.local.salvage.source import Source
+from storage.log.gaps import covers
 from storage.log.generations import load_generations
 from storage.log.layouts.message_rows import OFFSET_MAX
 from storage.tables.tables import (
@@ -323,6 +324,7 @@ class Checker:
                 _may_hide(messages, first, last, filter_id, after)
                 for messages, first, last in self._blind
             )
+        lost = {offset for offset in lost if not covers(session.gaps, offset, offset)}
         if lost:
             text = f"{len(lost)} messages that wait for it cannot be read"
             self.found.session(session.client_id, text, len(lost))

@@ -291,6 +291,8 @@ class Copying:
             self._end = max(self._end, session.position)
             for purged in session.purged or ():  # no message behind the new end may be one of them
                 self._end = max(self._end, purged.upto)
+            for _, last in session.gaps:  # or be in one of these
+                self._end = max(self._end, last)
             if self._drop_lost_in_flight(session):
                 value = seal(encode_session(session))
             self._put(SESSIONS, key, value)

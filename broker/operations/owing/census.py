@@ -24,6 +24,7 @@ from session.state.shared_group_record import decode_group
 from session.state.subscription import Subscription, decode_subscription
 from storage.api import Row, Store
 from storage.errors import CorruptRecord, DamagedRows
+from storage.log.gaps import NO_GAPS, Gaps
 from storage.log.generations import load_generations
 from storage.log.message_log import GenerationReport, MessageLog, Stream, report_generations
 from storage.tables.tables import (
@@ -236,9 +237,11 @@ class _Counting:
             heapq.heappushpop(self._top, found)
         self._note_age(backlog.oldest_ms)
         if backlog.waiting:
-            self._look_at_age(backlog.first, session.position, streams)
+            self._look_at_age(backlog.first, session.position, streams, session.gaps)
 
-    def _look_at_age(self, first: int, position: int, streams: list[Stream]) -> None:
+    def _look_at_age(
+        self, first: int, position: int, streams: list[Stream], gaps: Gaps = NO_GAPS
+    ) -> None:
         """Note the oldest message behind a position, if it may be the oldest of all.
 
         `first` is its offset, if that is known. Times grow along the log, but for a second after a
@@ -249,7 +252,7 @@ class _Counting:
         if first:
             accepted_ms = self._backlogs.message(first)[1]
         else:
-            first, accepted_ms = self._backlogs.first(position, streams, with_bytes=True)
+            first, accepted_ms = self._backlogs.first(position, streams, gaps, with_bytes=True)
         if first:
             self._oldest_offset = min(self._oldest_offset, first)
             self._note_age(accepted_ms)

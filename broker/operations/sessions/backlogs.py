@@ -22,6 +22,7 @@ from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, RELEASED, SOU
 from session.state.session import Session
 from storage.api import Store
 from storage.errors import DamagedRows
+from storage.log.gaps import NO_GAPS, Gaps, outside, passed
 from storage.log.message_log import MessageLog, Stream
 from storage.tables.fetch_rows import Copy, decode_copy
 from storage.tables.tables import MAILBOX, mailbox_key
@@ -93,9 +94,10 @@ class Backlogs:
         Unless `with_oldest` the oldest one is that of what is in flight.
         """
         size, oldest, generations = self._in_flight(session, with_bytes)
-        behind = self.behind(session.position, streams, with_bytes=with_bytes)
+        position, gaps = session.position, session.gaps
+        behind = self.behind(position, streams, gaps, with_bytes=with_bytes)
         if with_oldest and behind.messages:
-            _, first_ms = self.first(session.position, streams, with_bytes=with_bytes)
+            _, first_ms = self.first(position, streams, gaps, with_bytes=with_bytes)
             oldest = min((ms for ms in (oldest, first_ms) if ms), default=0)
         purged = session.purged_behind()
         size += max(0, behind.size_bytes - sum(each.size_bytes for each in purged))
@@ -107,8 +109,10 @@ class Backlogs:
             behind.first,
         )
 
-    def behind(self, position: int, streams: Sequence[Stream], *, with_bytes: bool) -> Behind:
-        """Return what waits behind a position."""
+    def behind(
+        self, position: int, streams: Sequence[Stream], gaps: Gaps = NO_GAPS, *, with_bytes: bool
+    ) -> Behind:
+        """Return what waits behind a position, outside the gaps."""
         log = self._log
         if log is None or not streams or position >= log.end:
             return NOTHING
@@ -116,22 +120,23 @@ class Backlogs:
         is_known = True
         for reading, start in self._parts(position, streams, with_bytes):
             before = reading.size
-            found = reading.behind(start)
+            for begin, end in outside(gaps, start + 1, log.end):
+                found = reading.between(begin - 1, end)
+                messages += found.messages
+                size += found.size_bytes
+                generations |= found.generations
+                if found.first and (not first or found.first < first):
+                    first = found.first
+                is_known = is_known and (bool(found.first) or not found.messages)
             self._points += reading.size - before
-            messages += found.messages
-            size += found.size_bytes
-            generations |= found.generations
-            if found.first and (not first or found.first < first):
-                first = found.first
-            is_known = is_known and (bool(found.first) or not found.messages)
         return Behind(messages, size, generations, first if is_known else 0)
 
     def first(
-        self, position: int, streams: Sequence[Stream], *, with_bytes: bool
+        self, position: int, streams: Sequence[Stream], gaps: Gaps = NO_GAPS, *, with_bytes: bool
     ) -> tuple[int, int]:
         """Return (offset, when it was accepted) of the oldest message behind a position.
 
-        (0, 0) = there is none that can be read.
+        What is in a gap does not count. (0, 0) = there is none that can be read.
         """
         log = self._log
         if log is None or not streams or position >= log.end:
@@ -139,7 +144,9 @@ class Backlogs:
         oldest = (0, 0)
         for reading, start in self._parts(position, streams, with_bytes):
             before = reading.size
-            found = reading.first(start)
+            found = reading.first(passed(gaps, start))
+            while found[0] and passed(gaps, found[0] - 1) >= found[0]:
+                found = reading.first(passed(gaps, found[0]))
             self._points += reading.size - before
             if found[0] and (not oldest[0] or found < oldest):
                 oldest = found

@@ -119,6 +119,21 @@ class Reading:
             return self._from(index)
         return _and(self._part(index, position), index, self._from(index + 1))
 
+    def between(self, position: int, until: int) -> Behind:
+        """Return what waits behind a position up to the offset `until`."""
+        extents, found = self._extents, self.behind(position)
+        index = extents.index_after(until)
+        if index == len(extents.lasts) or not found.messages:
+            return found
+        rest = self.behind(until)
+        messages = found.messages - rest.messages
+        generations = found.generations & (1 << index) - 1
+        before = max(position, extents.firsts[index] - 1)
+        if before < until and self._part(index, before)[0] > self._part(index, until)[0]:
+            generations |= 1 << index
+        first = found.first if messages and found.first <= until else 0
+        return Behind(messages, found.size_bytes - rest.size_bytes, generations, first)
+
     def first(self, position: int) -> tuple[int, int]:
         """Return (offset, when it was accepted) of the first message behind a position.
 

@@ -126,12 +126,12 @@ def waiting(
     trim: Trim | None = None
     trimmer = Trimmer(log, settings)
     if trimmer.is_limited and not report.is_connected and session.position < log.end:
-        plan = trimmer.begin(streams, session.position)
+        plan = trimmer.begin(streams, session)
         while not plan.advance():
             pass
         trim = plan.trim()
     judge = _Judge(session, settings, now_ms, trim)
-    cursor = log.cursor(streams, session.position)
+    cursor = log.cursor(streams, session.position, 0, session.gaps)
     while not cursor.is_at_end:
         messages = cursor.next(READ_PAGE)
         lost = list(cursor.lost)

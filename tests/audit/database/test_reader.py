@@ -12,6 +12,7 @@ from storage.tables.tables import FORMAT_KEY, META, SESSIONS, seal
 from tests.audit.databases import NODE, harbour, rows_of, written
 from tests.durability.process import holdfast
 from tests.durability.rawclient import RawClient
+from tests.session.backlogs import with_a_gap
 from tests.session.harness import Broker
 
 
@@ -157,3 +158,18 @@ def test_a_queue_is_counted_as_far_as_it_was_told(tmp_path: Path) -> None:
         assert database.waiting([stream], 0) == {1: 2, 3: 2}, "the second time it is remembered"
         assert database.waiting([stream], 4) == {3: 2}
         assert database.waiting([stream], 6) == {}
+
+
+def test_what_is_in_a_gap_does_not_wait(tmp_path: Path) -> None:
+    data = written(harbour(), tmp_path / "harbour")
+    with Database(data) as database:
+        stream = database.stream("fleet/#", 0)
+        assert stream is not None
+        assert database.waiting([stream], 0, ((2, 4),)) == {1: 1, 3: 2}
+        assert database.waiting([stream], 0, ((5, 5),)) == {1: 2, 3: 2}
+        assert database.waiting([stream], 0, ((1, 3), (5, 9))) == {3: 1}
+        assert database.waiting([stream], 0, ((1, 9),)) == {}
+    (row,) = rows_of(written(with_a_gap(), tmp_path / "gap"), "sessions")
+    assert (row["client_id"], row["waiting"]) == ("boat", 4)
+    queues = rows_of(tmp_path / "gap", "queues")
+    assert [(row["generation"], row["waiting"]) for row in queues] == [(1, 2), (5, 1), (6, 1)]

@@ -759,12 +759,11 @@ def test_with_reject_the_oldest_stay_and_nothing_is_added() -> None:
     assert left == [1, 2, 13]
 
 
-def test_with_drop_new_what_a_session_will_not_get_stays_until_it_ends() -> None:
+def test_with_drop_new_the_oldest_stay_and_what_comes_behind_them_goes() -> None:
     broker = Broker(max_offline_messages=2, on_limit="drop_new")
-    assert left_after(broker) == list(range(1, 14))
-    broker.durable("gone", expiry=5).drop()
-    broker.advance(s=20)
-    assert numbers_of(broker) == [13]
+    assert left_after(broker) == [1, 2, 13]
+    assert broker.durable("gone").receive_all() == [b"0", b"1"]
+    assert broker.counters.dropped["session_limit"] == 10
 
 
 def test_a_qos_2_message_in_flight_that_is_too_old_ends_with_pubrel() -> None:

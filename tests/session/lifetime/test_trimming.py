@@ -12,8 +12,9 @@ from session.lifetime.collection import SWEEP_PERIOD_MS
 from session.lifetime.trimming import STEP_MS
 from session.state.records import decode_session
 from session.state.session import Session
+from storage.log.gaps import GAPS_MAX
 from storage.tables.tables import unseal
-from tests.session.backlogs import numbers, publish
+from tests.session.backlogs import closed, numbers, publish, with_a_gap
 from tests.session.harness import Broker
 from tests.session.told import columns, told
 
@@ -189,6 +190,7 @@ def test_only_the_oldest_messages_are_trimmed(on_limit: str) -> None:
     accepted = publish(broker, *numbers(9))
     broker.advance(s=30)
     assert stored(broker, "s").position == 0
+    assert stored(broker, "s").gaps == (), "no generation is closed, so there is nothing to free"
     assert broker.durable("s").receive_all() == accepted[:3]
 
 
@@ -313,7 +315,8 @@ def test_a_full_disk_only_delays_it() -> None:
 def test_the_same_messages_are_delivered_with_it_and_without(seed: int) -> None:
     """Two brokers live through the same; in one time passes, so that backlogs are trimmed."""
     random = Random(seed)
-    limits = {
+    limits: dict[str, object] = {
+        "on_limit": ("drop_oldest", "drop_new")[seed & 1],
         "max_offline_messages": random.choice((0, 1, 4, 10)),
         "max_offline_bytes": random.choice((0, 12, 40)),
         "layout": random.choice(("blocks", "filters", "timeline")),
@@ -338,6 +341,7 @@ def test_the_same_messages_are_delivered_with_it_and_without(seed: int) -> None:
                 publisher.disconnect()
                 at += 1
             if is_trimmed and waits:
+                broker.engine.rotate(broker.now)
                 broker.advance(s=30)
         received = [broker.durable(name).receive_all() for name in ("s", "all")]
         outcomes.append((received, broker.counters.dropped))
@@ -388,3 +392,271 @@ def test_a_generation_that_goes_takes_no_message_of_a_later_one_along(when: str)
     else:
         found = broker.durable("s").receive_all()
     assert [each for each in found if each.startswith(b"new")] == [b"new%d" % n for n in range(90)]
+
+
+# Limits that keep the oldest messages
+
+
+def keeping(*topic_filters: str, **settings: object) -> Broker:
+    """Return a broker that keeps the oldest messages of its client `s`, which is away."""
+    return away(*topic_filters, on_limit="drop_new", **settings)
+
+
+def log_numbers(broker: Broker) -> list[int]:
+    return [each.number for each in broker.engine._log.list_generations()]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_what_is_behind_the_limit_is_a_gap_and_frees_its_generations(layout: str) -> None:
+    broker = keeping(max_offline_messages=3, layout=layout)
+    for payload in numbers(9):
+        closed(broker, payload)
+    broker.advance(ms=5 * SWEEP_PERIOD_MS)
+    assert stored(broker, "s").gaps == ((4, 9),) and stored(broker, "s").gaps_at == (3, 0)
+    assert broker.counters.dropped["session_limit"] == 6
+    assert log_numbers(broker) == [1, 2, 3, 10]
+    broker.restart(keep=0)
+    closed(broker, b"9")
+    assert stored(broker, "s").gaps == ((4, 10),)
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"2"]
+    assert broker.counters.dropped["session_limit"] == 1
+
+
+def test_another_session_keeps_what_is_in_a_gap() -> None:
+    broker = keeping(max_offline_messages=2)
+    broker.durable("other", "u").drop()
+    for payload in numbers(4):
+        closed(broker, payload)
+    broker.publish("u", b"needed")
+    closed(broker, b"4")
+    closed(broker, b"5")
+    broker.advance(ms=5 * SWEEP_PERIOD_MS)
+    assert stored(broker, "s").gaps == ((3, 7),)
+    assert log_numbers(broker) == [1, 2, 5, 7]
+    assert broker.durable("other").receive_all() == [b"needed"]
+    assert broker.durable("s").receive_all() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline"])
+def test_a_gap_needs_nothing_either_while_its_session_is_connected_and_behind(layout: str) -> None:
+    broker = keeping(max_offline_messages=2, layout=layout)
+    other = broker.durable("other", "t")
+    other.stop_taking()
+    for payload in numbers(4):
+        closed(broker, payload)
+    session = broker.connect("s", expiry=1000, receive_maximum=1)
+    session.message()
+    other.go_on_taking()
+    assert other.receive_all() == numbers(4)
+    broker.advance(s=12)
+    assert session.connection.is_lagging and log_numbers(broker) == [1, 2, 5]
+    session.drop()
+    assert broker.durable("s").receive_all() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("keep", [0, None])
+def test_packet_ids_are_bound_ahead_on_both_sides_of_a_gap_and_none_in_it(keep: int | None) -> None:
+    broker = with_a_gap("s", ahead_after=0)
+    broker.settings.max_offline_messages = 10  # nothing more is over it
+    session = broker.connect("s", expiry=1000, receive_maximum=1)
+    assert session.message().payload == b"0"
+    session.ping()
+    assert [held.item.message.offset for held in session.connection.ahead] == [2, 7, 8]
+    assert session.connection.session.gaps == ((3, 6),)
+    broker.restart(keep=keep)
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"6", b"7"]
+
+
+def test_a_session_that_has_come_back_is_owed_what_comes_then() -> None:
+    broker = keeping(max_offline_messages=2, max_inflight=1)
+    closed(broker, *numbers(5))
+    session = broker.connect("s", expiry=1000, receive_maximum=1)
+    assert session.message().payload == b"0"
+    assert stored(broker, "s").gaps_at == (0, 0), "durable before it gets anything"
+    publish(broker, b"new")
+    session.drop()
+    broker.restart(keep=0)
+    closed(broker, b"over")
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"new"]
+    assert broker.counters.dropped["session_limit"] == 1
+
+
+def test_each_time_that_it_leaves_early_makes_a_gap_of_its_own_up_to_a_limit() -> None:
+    broker = keeping(max_offline_messages=30)
+    expected = numbers(30)
+    closed(broker, *expected, b"over")
+    for number in range(GAPS_MAX + 3):
+        session = broker.connect("s", expiry=1000, receive_maximum=1)
+        packet = session.message()
+        assert packet.payload == expected[number]
+        session.send(Puback(packet.packet_id))
+        session.message()
+        session.drop()
+        room = 1 if number else 2  # one more is in flight from now on
+        more = [b"more%d.%d" % (number, each) for each in range(room)]
+        expected += more
+        closed(broker, *more, b"over")
+        assert len(stored(broker, "s").gaps) == min(GAPS_MAX, number + 2)
+    # Where there is none, a message over the limit waits: it is dropped if there is no room then.
+    received = broker.durable("s").receive_all()
+    kept = 30 + GAPS_MAX - (GAPS_MAX + 3) + 1
+    assert received[:kept] == expected[GAPS_MAX + 3 :][:kept]
+    assert len(received) == 31 and received.count(b"over") == 2
+
+
+def test_a_purge_makes_room_again() -> None:
+    broker = keeping(max_offline_messages=2)
+    closed(broker, *numbers(5))
+    assert stored(broker, "s").gaps == ((3, 5),)
+    broker.advance(s=100)
+    asked = broker.engine.administer(broker.now).purge("s", "an operator", older_ms=50_000)
+    assert asked
+    broker.advance(s=1)
+    assert stored(broker, "s").gaps == ()
+    closed(broker, b"5", b"6", b"7")
+    assert broker.durable("s").receive_all() == [b"5", b"6"]
+
+
+def test_other_limits_make_room_again() -> None:
+    broker = keeping(max_offline_messages=2)
+    closed(broker, *numbers(5))
+    settings = broker.engine.settings
+    settings.max_offline_messages = 4
+    closed(broker, *(b"b%d" % number for number in range(3)))
+    assert stored(broker, "s").gaps == ((3, 5), (8, 8))
+    settings.max_offline_messages = 3
+    closed(broker, b"c")
+    assert stored(broker, "s").gaps == ((3, 5), (7, 9))
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"b0"]
+
+
+def test_what_the_maximum_age_takes_makes_room_again() -> None:
+    broker = keeping(max_offline_messages=2, max_age_s=100, generation_age_s=1000)
+    closed(broker, *numbers(5))
+    assert stored(broker, "s").gaps == ((3, 5),)
+    broker.advance(s=100)
+    closed(broker, b"5", b"6", b"7")
+    assert stored(broker, "s").gaps == ((8, 8),)
+    assert broker.durable("s").receive_all() == [b"5", b"6"]
+
+
+def test_behind_a_limit_in_bytes_nothing_is_kept_however_small() -> None:
+    broker = keeping(max_offline_bytes=20)
+    closed(broker, b"x" * 9, b"x" * 10, b"small")
+    closed(broker, b"y")
+    assert stored(broker, "s").gaps == ((2, 4),)
+    publish(broker, b"z")
+    assert broker.durable("s").receive_all() == [b"x" * 9]
+    assert broker.counters.dropped["session_limit"] == 4
+
+
+def test_nothing_is_kept_by_a_session_whose_limit_is_below_its_first_message() -> None:
+    broker = keeping(max_offline_bytes=3)
+    closed(broker, b"large", b"s")
+    assert stored(broker, "s").gaps == ((1, 2),)
+    assert log_numbers(broker) == [2]
+    closed(broker, b"s")
+    assert stored(broker, "s").gaps == ((1, 3),)
+    publish(broker, b"s")
+    assert broker.durable("s").receive_all() == []
+    assert broker.counters.dropped["session_limit"] == 4
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_a_full_session_costs_a_look_at_its_record_until_a_generation_is_closed(
+    layout: str,
+) -> None:
+    broker = keeping(layout=layout, max_offline_messages=3)
+    closed(broker, *numbers(9))
+    record = broker.store.get("sessions", b"s")
+    publish(broker, *numbers(9))
+    trimmed = broker.engine._housekeeping.trimming.trimmed
+    broker.advance(s=60)
+    assert broker.store.get("sessions", b"s") == record
+    assert broker.engine._housekeeping.trimming.trimmed == trimmed
+
+
+def test_a_low_disk_is_reason_to_look_at_the_open_generation() -> None:
+    broker = keeping(max_offline_messages=3)
+    publish(broker, *numbers(9))
+    broker.advance(s=11)
+    assert stored(broker, "s").gaps == ()
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(s=11)
+    assert stored(broker, "s").gaps == ((4, 9),)
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+@pytest.mark.parametrize("interruption", ["comes and goes", "stays", "ends", "crash", "low disk"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_a_gap_that_is_being_made_when_its_session_comes_back_takes_nothing_that_is_kept(
+    layout: str, interruption: str, steps: int
+) -> None:
+    broker = keeping(layout=layout, max_offline_messages=50, expiry_slice=100)
+    payloads = deep(broker, 500)
+    broker.engine.rotate(broker.now)
+    broker.settle()
+    broker.now += PASS_MS
+    for _ in range(steps):
+        one_step(broker)
+    assert stored(broker, "s").gaps != ((51, 500),)
+    if interruption == "crash":
+        broker.restart(keep=0)
+    elif interruption == "low disk":
+        broker.engine.note_disk_space(is_low=True)
+    elif interruption == "ends":
+        broker.connect("s", clean_start=True).drop()
+        broker.advance(s=30)
+        return
+    elif interruption == "comes and goes":
+        broker.durable("s", receive_maximum=1).drop()
+        broker.advance(s=30)
+    received = broker.durable("s").receive_all()
+    assert received[:50] == payloads[:50]
+    # One message is in flight when it goes, so there is room for one that is not in the gap yet.
+    assert len(received) == 50 + (interruption == "comes and goes")
+    if interruption != "crash":
+        assert broker.counters.dropped["session_limit"] == 500 - len(received)
+
+
+def test_each_message_of_a_gap_is_told_once() -> None:
+    broker = keeping(max_offline_messages=3, history_detail="full")
+    closed(broker, *numbers(6))
+    closed(broker, *numbers(2))
+    publish(broker, b"last")
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"2"]
+    broker.advance(s=1)
+    assert columns(told(broker, "msg_dropped"), "msg") == [(number,) for number in range(4, 10)]
+
+
+def test_a_subscription_that_ends_while_its_session_is_away_makes_room_again() -> None:
+    broker = keeping("t", "u", max_offline_messages=2)
+    closed(broker, *numbers(3))
+    assert stored(broker, "s").gaps == ((3, 3),)
+    session = stored(broker, "s")
+    sessions = broker.engine._sessions
+    sessions.load_rest(session)
+    sessions.unsubscribe(session, None, "t")
+    broker.settle()
+    assert stored(broker, "s").gaps_at == (0, 0)
+    for number in range(3):
+        broker.publish("u", b"u%d" % number)
+    closed(broker)
+    assert broker.durable("s").receive_all() == [b"u0", b"u1"]
+
+
+@pytest.mark.parametrize("then", ["drop_oldest", "reject"])
+def test_a_gap_stays_one_under_another_policy(then: str) -> None:
+    broker = keeping(max_offline_messages=2)
+    closed(broker, *numbers(5))
+    broker.settings.on_limit = then
+    broker.restart()
+    client = broker.connect("p")
+    answers = [client.publish("t", b"n%d" % number, 1) for number in range(2)]
+    broker.advance(s=30)
+    received = broker.durable("s").receive_all()
+    if then == "reject":
+        assert [answer.reason_code for answer in answers] == [0x97, 0x97]
+        assert received == [b"0", b"1"]
+    else:
+        assert received == [b"n0", b"n1"]

@@ -9,6 +9,7 @@ from mqtt.packets import Pubcomp, Pubrel
 from session.counters import Counters
 from session.live.backlog_trim import Trimmer
 from session.live.damage import Damage
+from session.state.session import Session
 from storage.errors import DamagedRows
 from storage.log.message_log import Stream
 from tests.session.harness import Broker, will
@@ -98,7 +99,7 @@ def test_a_message_that_is_damaged_after_the_backlog_was_counted_keeps_its_place
     broker.durable("c", "t").drop()
     blocks(broker, 4)
     trimmer = Trimmer(broker.engine._log, broker.engine.settings)
-    plan = trimmer.begin([Stream(1, "t", 0)], 0)
+    plan = trimmer.begin([Stream(1, "t", 0)], Session("c", "", 0))
     assert plan.advance()
     trim = plan.trim()
     assert trim is not None

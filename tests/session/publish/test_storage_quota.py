@@ -6,7 +6,7 @@ import pytest
 
 from mqtt.packets import Puback, Publish, Pubrec
 from session.publish import storage_quota
-from tests.session.backlogs import numbers, publish
+from tests.session.backlogs import numbers, publish, with_a_gap
 from tests.session.harness import Broker
 
 
@@ -389,3 +389,20 @@ def test_backlogs_of_more_filters_than_are_remembered_are_counted_again(
         if publish(broker, payload, topic=topic)
     ]
     assert accepted == [b"0", b"1"]
+
+
+def test_reject_does_not_count_what_another_policy_has_dropped() -> None:
+    broker = with_a_gap("s")  # which waits for 4
+    broker.settings.on_limit = "reject"
+    broker.settings.max_offline_messages = 6
+    broker.restart()
+    assert publish(broker, *numbers(5)) == numbers(2)
+
+
+def test_reject_takes_the_session_for_the_deepest_that_is_owed_most() -> None:
+    broker = with_a_gap("s", generation_age_s=10_000)
+    broker.durable("later", "t").drop()
+    broker.settings.on_limit = "reject"
+    broker.settings.max_offline_messages = 7
+    broker.restart()
+    assert publish(broker, *numbers(9)) == numbers(3)

@@ -99,11 +99,28 @@ def full_purged_session() -> Session:
     return session
 
 
+def gaps_session() -> Session:
+    """Return an offline session that is at its limit, for the second time."""
+    session = new_session()
+    session.gaps = ((42, 42), (50, 2**40))
+    session.gaps_at = (100, 0)
+    return session
+
+
+def full_gaps_session() -> Session:
+    """Return a session that has something of everything, and one gap that is closed."""
+    session = full_purged_session()
+    session.gaps = ((2**40 + 1, 2**41),)
+    return session
+
+
 SESSIONS: Final = {"new": new_session, "full": full_session}
 # Version 3.
 AHEAD: Final = {"ahead": ahead_session, "full": full_ahead_session}
 # Version 4.
 PURGED: Final = {"purged": purged_session, "full": full_purged_session}
+# Version 5.
+GAPS: Final = {"gaps": gaps_session, "full": full_gaps_session}
 
 SUBSCRIPTIONS: Final = {
     "smallest": Subscription("t", None, "t", 0, False, False, 0, 0, 0, False),

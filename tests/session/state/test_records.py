@@ -13,10 +13,12 @@ from session.state.records import RecordReader, blob, decode_session, encode_ses
 from session.state.session import Session
 from tests.session.state.cases import (
     AHEAD,
+    GAPS,
     PURGED,
     SESSIONS,
     ahead_session,
     full_session,
+    gaps_session,
     golden,
     new_session,
     purged_session,
@@ -83,6 +85,50 @@ def test_what_was_dropped_by_topic_is_forgotten_when_the_position_is_behind_it()
     session.position = 2**40
     assert encode_session(session)[0] == 2
     assert decode_session("c", encode_session(session)).purged is None
+
+
+@pytest.mark.parametrize("case", GAPS)
+def test_gaps_have_a_version_of_their_own(case: str) -> None:
+    expected = golden("session-record-v5.hex")[case]
+    session = GAPS[case]()
+    assert encode_session(session).hex() == expected.hex()
+    loaded = decode_session(session.client_id, expected)
+    assert (loaded.gaps, loaded.gaps_at) == (session.gaps, session.gaps_at)
+    assert len(loaded.purged or ()) == len(session.purged or ())
+    assert len(loaded.in_flight) == len(session.in_flight) + len(session.reserved or ())
+
+
+def test_gaps_are_forgotten_when_the_position_is_behind_them() -> None:
+    session = gaps_session()
+    session.position = 42
+    assert decode_session("c", encode_session(session)).gaps == ((50, 2**40),)
+    session.position = 2**40 - 1
+    assert decode_session("c", encode_session(session)).gaps == ((50, 2**40),)
+    session.position = 2**40
+    assert encode_session(session)[0] == 2
+    assert decode_session("c", encode_session(session)).gaps == ()
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [((42, 41),), ((0, 42),), ((42, 50), (50, 60)), ((42, 50), (51, 60)), ((50, 60), (42, 43))],
+)
+def test_gaps_that_are_empty_or_touch_or_are_in_disorder_are_refused(
+    gaps: tuple[tuple[int, int], ...],
+) -> None:
+    session = gaps_session()
+    session.position = 0
+    session.gaps = gaps
+    assert any("a gap from" in problem for problem in session.invariants())
+    with pytest.raises(ValueError, match="a gap from"):
+        decode_session("c", encode_session(session))
+
+
+def test_a_record_of_that_version_without_a_gap_is_refused() -> None:
+    value = encode_session(gaps_session())
+    without = value[: -2 - 3 * 16] + b"\0\0" + value[-16:]
+    with pytest.raises(ValueError, match="no gaps"):
+        decode_session("c", without)
 
 
 @pytest.mark.parametrize("case", AHEAD)
@@ -158,6 +204,7 @@ def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
     _refuses_other_sizes(encode_session(SESSIONS[case]()))
     _refuses_other_sizes(encode_session(ahead_session()))
     _refuses_other_sizes(encode_session(purged_session()))
+    _refuses_other_sizes(encode_session(gaps_session()))
     _refuses_other_sizes(golden("session-record-v1.hex")[case])
 
 
@@ -171,7 +218,7 @@ def _refuses_other_sizes(value: bytes) -> None:
 
 def test_another_version_is_refused() -> None:
     value = encode_session(new_session())
-    for version in (b"\x00", b"\x05"):
+    for version in (b"\x00", b"\x06"):
         with pytest.raises(ValueError, match=f"version {version.hex()} of"):
             decode_session("c", version + value[1:])
 

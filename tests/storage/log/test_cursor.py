@@ -201,3 +201,71 @@ def test_a_cursor_ends_where_it_is_told(layout: str) -> None:
         assert cursor.is_at_end
         cursor = log.cursor([A], 0, until)
         assert sum(cursor.skip(10) for _ in range(3)) == len(offsets)
+
+
+# Gaps
+
+
+def test_a_cursor_passes_over_gaps(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    for _ in range(3):
+        accept(store, log, "abab")
+        rotate(store, log)
+    gaps = ((2, 3), (6, 9), (12, 12))
+    for count in (1, 2, 100):
+        cursor = log.cursor([A, B], 0, 0, gaps)
+        found: list[int] = []
+        while messages := cursor.next(count):
+            found += [each.offset for each in messages]
+        assert found == [1, 4, 5, 10, 11]
+        assert cursor.is_at_end and cursor.position == 12 and cursor.missing == 0
+    skipping = log.cursor([A], 0, 0, gaps)
+    assert [skipping.skip(1) for _ in range(4)] == [1, 1, 1, 0]
+    assert log.cursor([A, B], 2, 0, gaps).offsets(100) == [4]
+    assert log.cursor([A, B], 4, 0, gaps).next(100)[0].offset == 5
+    accept(store, log, "a")
+    assert [each.offset for each in skipping.next(9)] == [13]
+
+
+def test_a_gap_may_be_gone_with_its_generation(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    for _ in range(4):
+        accept(store, log, "ab")
+        rotate(store, log)
+    cursor = log.cursor([A, B], 0, 0, ((3, 6),))
+    assert [each.offset for each in cursor.next(1)] == [1]
+    drop(store, log, 2)
+    drop(store, log, 3)
+    assert [each.offset for _ in range(3) for each in cursor.next(9)] == [2, 7, 8]
+    assert cursor.missing == 0
+    reopened = start(store, layout)
+    assert reopened.cursor([A, B], 0, 0, ((3, 6),)).offsets(9) == [1, 2]
+    assert reopened.begin == 1 and reopened.closed_end == 8
+
+
+@pytest.mark.parametrize("until", [1, 2, 3, 5, 6])
+def test_a_cursor_that_is_to_end_in_a_gap_ends_there(store: Store, layout: str, until: int) -> None:
+    log = start(store, layout)
+    accept(store, log, "ababab")
+    cursor = log.cursor([A, B], 0, until, ((2, 5),))
+    found: list[int] = []
+    while not cursor.is_at_end:
+        found += cursor.offsets(9)
+    assert found == [each for each in (1, 6) if each <= until]
+    assert cursor.position == until
+
+
+def test_nothing_in_a_gap_is_owed(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    accept(store, log, "abab")
+    rotate(store, log)
+    accept(store, log, "abab")
+    gaps = ((2, 3), (5, 8))
+    assert log.first_owed([A, B], 0, generation=1, gaps=gaps) == 1
+    assert log.first_owed([A, B], 1, generation=1, gaps=gaps) == 4
+    assert log.first_owed([A], 1, generation=1, gaps=gaps) is None
+    assert log.first_owed([A, B], 0, generation=2, gaps=gaps) is None
+    assert log.first_owed([A, B], 0, generation=2, gaps=((5, 7),)) == 8
+    pending: Batch = []
+    log.append(pending, message("b"), [2])
+    assert log.first_owed([A, B], 0, generation=2, gaps=gaps) == 9

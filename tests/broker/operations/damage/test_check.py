@@ -22,6 +22,7 @@ from tests.broker.operations.damage.databases import (
     table_of,
     tables,
 )
+from tests.session.backlogs import closed
 from tests.session.harness import Broker
 
 
@@ -81,6 +82,20 @@ def test_messages_that_cannot_be_read_are_counted_for_each_session(tmp_path: Pat
         (first, *_), (last, *_) = gone, gone[::-1]
         assert found.lost_messages == [(1, int.from_bytes(first), int.from_bytes(last))]
         assert found.lost_count() == 10
+
+
+def test_messages_in_a_gap_are_not_missed(tmp_path: Path) -> None:
+    for layout in ("blocks", "filters"):
+        broker = Broker(layout=layout, on_limit="drop_new", max_offline_messages=1)
+        broker.durable("boat", "t").drop()
+        broker.durable("crane", "#").drop()
+        broker.publish("other", b"kept by the crane")
+        closed(broker, b"kept by the boat", b"dropped for both")
+        data = saved(broker, tmp_path / layout)
+        assert not check(str(data)).problems
+        with opened(data) as store:
+            store.write([("msg.1", key, b"torn") for key in rows_of(data)["msg.1"]])
+        assert check(str(data)).unreadable == {"boat": 1, "crane": 1}
 
 
 def test_messages_lost_with_their_table_block_are_counted(tmp_path: Path) -> None:

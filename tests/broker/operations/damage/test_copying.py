@@ -42,6 +42,7 @@ from tests.broker.operations.damage.databases import (
     saved,
     tables,
 )
+from tests.session.backlogs import closed
 from tests.session.feed.backends import NAME, feed, read, take
 from tests.session.harness import Broker
 from tests.session.messages import in_flight
@@ -292,4 +293,20 @@ def test_what_comes_after_a_repair_is_not_taken_for_what_was_dropped_by_topic(
     _, rows = repaired_of(data)
     again = started(rows, "filters")
     again.publish("a", b"new")
+    assert received(again, "boat") == [b"new"]
+
+
+def test_what_comes_after_a_repair_is_in_no_gap(tmp_path: Path) -> None:
+    broker = Broker(layout="filters", on_limit="drop_new", max_offline_messages=1)
+    broker.durable("boat", "t").drop()
+    closed(broker, b"kept", b"dropped", b"dropped")
+    data = saved(broker, tmp_path / "data")
+    rows = rows_of(data)
+    with opened(data) as store:
+        log = [family for family in rows if family.startswith(("msg.", "idx."))]
+        store.write([(family, key, None) for family in log for key in rows[family]])
+        store.write([("meta", key, None) for key in rows["meta"] if key.startswith(b"generation")])
+    _, rows = repaired_of(data)
+    again = started(rows, "filters")
+    again.publish("t", b"new")
     assert received(again, "boat") == [b"new"]

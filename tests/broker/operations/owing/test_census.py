@@ -10,6 +10,7 @@ from broker.operations.owing.pins import Pinned
 from broker.operations.sessions.behind import Known
 from broker.operations.sessions.inventory import Inventory
 from storage.tables.tables import SESSIONS, SUBSCRIPTIONS, subscription_key
+from tests.session.backlogs import closed, with_a_gap
 from tests.session.harness import Broker
 from tests.session.lifetime.test_collection import numbers_of, rotate, sweep
 
@@ -216,3 +217,29 @@ def test_every_piece_of_work_may_be_interrupted() -> None:
 
     census.take(broker.store, broker.now, breathe=breathe)
     assert breaths >= 10
+
+
+def test_a_gap_needs_no_generation() -> None:
+    broker = with_a_gap()
+    broker.durable("crane", "u").drop()
+    broker.publish("u", b"12")
+    found = taken(broker)
+    assert (found.offline.holders, found.offline.messages, found.offline.size_bytes) == (2, 5, 11)
+    first, second, third = found.pinned()
+    assert [names(each) for each in (first, second, third)] == [
+        ["boat"], ["boat"], ["boat", "crane"],
+    ]  # fmt: skip
+    assert found.oldest_ms < broker.now
+    crowded = broker_with_a_gap_that_is_still_there()
+    assert [names(each) for each in taken(crowded).pinned()] == [["boat"], ["crane"], []]
+
+
+def broker_with_a_gap_that_is_still_there() -> Broker:
+    """Return one whose second generation is in the gap of `boat`, and `crane` needs it."""
+    broker = Broker(on_limit="drop_new", max_offline_messages=1)
+    broker.durable("boat", "t").drop()
+    broker.durable("crane", "u").drop()
+    closed(broker, b"0", b"1")
+    broker.publish("u", b"needed")
+    closed(broker, b"2")
+    return broker

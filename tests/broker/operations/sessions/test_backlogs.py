@@ -6,8 +6,11 @@ import pytest
 
 from broker.operations.sessions.backlogs import Backlog, Backlogs
 from broker.operations.sessions.inventory import Inventory
+from mqtt.message import Message
 from mqtt.packets import Pubrec, Subscribe, Subscription
+from storage.log.gaps import NO_GAPS, Gaps, add, covers
 from storage.tables.tables import MAILBOX, mailbox_key
+from tests.session.backlogs import with_a_gap
 from tests.session.harness import Broker, Client
 
 
@@ -212,3 +215,46 @@ def test_what_an_operator_has_dropped_by_topic_does_not_count() -> None:
     assert (found.waiting, found.size_bytes) == (2, 1 + len(b"in flight") + 2 * (2 + 5))
     broker.durable("boat").receive_all()
     assert backlog_of(broker, "boat").waiting == 0
+
+
+def test_what_is_in_a_gap_does_not_count() -> None:
+    broker = with_a_gap()
+    for with_bytes in (True, False):
+        found = backlog_of(broker, "boat", with_bytes=with_bytes)
+        assert found.waiting == 4
+        assert found.size_bytes == (4 * 2 if with_bytes else None)
+        assert found.generations == 0b111, "the gap has freed the others"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gaps_count_as_if_their_messages_were_not_there(seed: int) -> None:
+    chance = random.Random(seed)
+    broker = Broker(store_qos0=True)
+    broker.durable("boat", "a", "b/#", "+").drop()
+    publisher = broker.connect("p")
+    for _ in range(6):
+        publish_each(publisher, chance.choices(["a", "b", "b/c", "d"], k=20))
+        broker.engine.rotate(broker.now)
+        broker.advance(s=1)
+    inventory = Inventory(broker.store)
+    report, log = inventory.session("boat"), inventory.log
+    assert report is not None and log is not None
+    session, streams = report.session, inventory.streams(report.session)
+    backlogs = Backlogs(broker.store, log)
+    for _ in range(60):
+        gaps: Gaps = NO_GAPS
+        for _ in range(chance.randrange(5)):
+            first = chance.randrange(1, log.end + 1)
+            gaps = add(gaps, first, min(log.end, first + chance.randrange(50))) or gaps
+        session.gaps, session.position = gaps, chance.randrange(log.end)
+        cursor = log.cursor(streams, session.position)
+        messages: list[Message] = []
+        while not cursor.is_at_end:
+            page = cursor.next(50)
+            messages += [each for each in page if not covers(gaps, each.offset, each.offset)]
+        found = backlogs.count(session, streams, with_bytes=True)
+        assert found.waiting == len(messages)
+        assert found.size_bytes == sum(len(each.topic) + 5 for each in messages)
+        assert found.oldest_ms == (messages[0].accepted_at_ms if messages else 0)
+        needed = {backlogs.bit_of(message.offset) for message in messages}
+        assert found.generations == sum(needed)

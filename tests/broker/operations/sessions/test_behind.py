@@ -67,6 +67,27 @@ def test_counts_are_those_of_reading_everything(layout: str, streams: list[Strea
         assert parts(without.behind(position)) == (expected[0], 0, expected[2])
 
 
+@pytest.mark.parametrize("streams", [[A], [A, B], [Stream(1, "a", 60), B]])
+def test_what_is_between_two_places_is_what_is_behind_the_first_and_not_the_second(
+    streams: list[Stream],
+) -> None:
+    log = filled()
+    shared = reading(log, streams)
+    chance = random.Random(3)
+    for _ in range(400):
+        position, until = sorted(chance.choices(range(log.end + 1), k=2))
+        ends = log.cursor(streams, position, until)
+        found = shared.between(position, until)
+        offsets = ends.offsets(1000)
+        while more := ends.offsets(1000):
+            offsets += more
+        needed = {Extents(log).bit_of(offset) for offset in offsets}
+        assert (found.messages, found.generations) == (len(offsets), sum(needed))
+        sizes = [size_of(message) for message in log.get_many(offsets) if message is not None]
+        assert found.size_bytes == sum(sizes)
+        assert found.first in (0, offsets[0] if offsets else 0)
+
+
 def test_the_first_message_is_found_across_generations() -> None:
     log = filled()
     counted = reading(log, [A])

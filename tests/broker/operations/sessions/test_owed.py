@@ -10,6 +10,7 @@ from broker.operations.sessions.inventory import Inventory
 from broker.operations.sessions.owed import Owed, owed
 from mqtt.packets import Pubrec
 from storage.tables.tables import MAILBOX, mailbox_key
+from tests.session.backlogs import with_a_gap
 from tests.session.harness import Broker
 
 
@@ -261,3 +262,13 @@ def test_what_an_operator_has_dropped_by_topic_is_listed_as_such() -> None:
         (states.WAITS, 0, 1, b"six"),
         (states.WAITS, 0, 1, b"seven"),
     ]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_what_is_in_a_gap_is_not_listed_and_not_sent(layout: str) -> None:
+    broker = with_a_gap(layout=layout)
+    queue = queue_of(broker, "boat")
+    assert [(each.state, each.offset) for each in queue] == [
+        (states.WAITS, 1), (states.WAITS, 2), (states.WAITS, 7), (states.OVER_LIMIT, 8),
+    ]  # fmt: skip
+    assert broker.durable("boat").receive_all() == [b"0", b"1", b"6"]
