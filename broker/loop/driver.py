@@ -116,6 +116,7 @@ class Driver:
         self._received_bytes: int = 0  # of input, at the end of the last tick
         self._counters = engine.counters
         self._committer: Committer | None = None
+        self._commit_file: int = -1  # readable when a direct sync has ended
         self._requested: int = 0
         self._reported: int = 0  # by the committer, perhaps not released yet
         self._durable: int = 0
@@ -136,6 +137,9 @@ class Driver:
         self._committer = committer
         if self.sockets is not None:
             self.loop.add_reader(self.sockets.fileno(), self._turn)
+        self._commit_file = committer.fileno()
+        if self._commit_file >= 0:
+            self.loop.add_reader(self._commit_file, self._release)
         self.wake()
 
     # Ticks.
@@ -163,8 +167,26 @@ class Driver:
             self._begin_tick()
         if self._reported > self._durable:
             self._committed(self._reported)
+        if self._commit_file >= 0:
+            assert self._committer is not None
+            serial = self._committer.collect()
+            if serial > self._durable:
+                self._committed(serial)
         assert self.sockets is not None
         self.sockets.poll()
+        if is_ours:
+            self._tick()
+
+    def _release(self) -> None:
+        """Release what a direct sync has made durable; that is a tick, if none is due anyway."""
+        assert self._committer is not None
+        serial = self._committer.collect()
+        if serial <= self._durable:
+            return
+        is_ours = not self.is_due
+        if is_ours:
+            self._begin_tick()
+        self._committed(serial)
         if is_ours:
             self._tick()
 
@@ -291,7 +313,11 @@ class Driver:
 
     def _committed(self, serial: int) -> None:
         """Release what waited for `serial`; it leaves at the end of this iteration's tick."""
-        if self._is_stopped or serial <= self._durable:
+        if self._is_stopped:
+            return
+        assert self._committer is not None
+        self._committer.resume()
+        if serial <= self._durable:
             return
         arrived = time.perf_counter()
         counters = self._counters
@@ -413,6 +439,8 @@ class Driver:
         if self.sockets is not None:
             self.sockets.flush()
             self.loop.remove_reader(self.sockets.fileno())
+        if self._commit_file >= 0:
+            self.loop.remove_reader(self._commit_file)
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: no acknowledgement leaves this process any more."""

@@ -37,7 +37,7 @@ from broker.process.reload import HangUps, ReadConfig, Reload
 from broker.process.systemd import notify
 from broker.version import VERSION
 from storage.errors import DamagedRows, StorageError
-from storage.local.committer import Committer
+from storage.local.committer import FSYNC, Committer
 from storage.tables.tables import HISTORY
 
 EXIT_OK: Final = 0
@@ -133,14 +133,16 @@ class Server:
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
         driver, loop = self._driver, self._driver.loop
+        durability, store = self._config.shell.durability, self._opened.store
         committer = Committer(
-            self._opened.store,
+            store,
             driver.durable,
             driver.failed,
-            durability=self._config.shell.durability,
+            durability=durability,
             watermark=self._opened.watermark,
-            source=self._opened.store,
+            source=store,
             pulse=self._opened.pulse,
+            direct=store.open_direct() if durability == FSYNC else None,
         )
         self._opened.stack.callback(committer.close)
         self._open_control()

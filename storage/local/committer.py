@@ -4,6 +4,11 @@ The event loop writes one batch per tick and never waits for a disk. It hands th
 serial of each batch it has written. While one sync runs further batches are written, and the next
 sync covers them all: group commit without a timer.
 
+In the compiled build nearly every sync is a direct one (`storage.local.direct_sync`): the loop
+submits it and collects it, and the thread has RocksDB sync only when there is a new log. A request
+that comes while RocksDB syncs waits for the thread if only RocksDB can sync it, else it is held and
+submitted behind that: so one sync runs at a time, in either build.
+
 Must never report a serial before a sync that began after its request has returned. Must never
 report anything after a failed sync: a second fdatasync may return success for data that is gone.
 Must never touch the engine: `on_durable` runs on this thread, the caller hands it to the event
@@ -20,6 +25,7 @@ from typing import Final
 from storage.api import Store
 from storage.errors import Recoverable, StorageError, Unrecoverable
 from storage.local import failpoint
+from storage.local.direct_sync import DirectSync
 from storage.local.heartbeat_file import Pulse
 from storage.local.watermark import Source, Watermark
 
@@ -63,6 +69,10 @@ class Committer:
     `on_durable(serial)` covers every serial up to this one. It is called on the committer's thread
     with `fsync` and inside `request` otherwise. `on_failure(error)` is called at most once, on the
     committer's thread; nothing is reported durable after it, and the process must end.
+
+    With `direct`, which needs `fsync`, part of the serials is not reported through `on_durable`:
+    the thread that requests also watches `fileno`, takes them from `collect` when it is readable,
+    and calls `resume` after each report.
     """
 
     def __init__(
@@ -75,12 +85,15 @@ class Committer:
         watermark: Watermark | None = None,
         source: Source | None = None,
         pulse: Pulse | None = None,
+        direct: DirectSync | None = None,
     ) -> None:
         """Start the thread. `source` is the store, as the watermark sees it.
 
-        Only the thread may use `watermark` and `pulse` until `close` has returned.
+        Only the thread may use `watermark` and `pulse` until `close` has returned. `direct` is the
+        store's and is closed by `close`.
         """
         assert (watermark is None) == (source is None)
+        assert direct is None or durability == FSYNC
         self.mode, self.interval_ms = parse_durability(durability)
         self.failure: StorageError | None = None
         self.syncs = 0  # completed
@@ -96,6 +109,12 @@ class Committer:
         self._marked_at = time.monotonic()
         self._is_closing = False
         self._requests: Final[SimpleQueue[int]] = SimpleQueue()
+        # Serials given to the thread, taken by it, and those of them that it has reported.
+        self._given = self._taken = self._settled = 0
+        self._direct: Final = direct
+        self._direct_asked = self._direct_done = 0  # the newest serials submitted, collected
+        self._held = 0  # the newest serial to be submitted once the thread has synced, 0 = none
+        self._sleeps = False  # has the thread nothing to tell the watermark?
         self._thread: Final = Thread(target=self._run, name="committer", daemon=True)
         self._thread.start()
 
@@ -103,10 +122,65 @@ class Committer:
         """Report `serial` when everything written to the store before this call is durable."""
         if self.failure is not None:
             return
-        if self.mode != OS:
-            self._requests.put(serial)
+        if self._direct is not None:
+            self._request_directly(serial)
+        elif self.mode != OS:
+            self._give(serial)
         if self.mode != FSYNC:
             self._on_durable(serial)
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for `collect`, -1 if there are no direct syncs."""
+        return -1 if self._direct is None else self._direct.fileno()
+
+    def collect(self) -> int:
+        """Return the newest serial that a direct sync has made durable, 0 if there is no news."""
+        assert self._direct is not None
+        try:
+            synced = self._direct.collect()
+        except OSError:
+            self._give(self._direct_asked)  # the thread meets the same failure, and reports it
+            return 0
+        if synced is None or self.failure is not None or self._is_closing:
+            return 0
+        self._direct_done = synced.serial
+        self.syncs += 1
+        if self._given != self._settled:
+            return 0  # the sync of the thread was asked for later: it tells of both
+        self._direct.note(synced)
+        if self._sleeps:
+            self._sleeps = False
+            self._requests.put(WAKE)
+        if failpoint.hook is not None:
+            failpoint.hook(failpoint.AFTER_SYNC_BEFORE_REPLY)
+        return synced.serial
+
+    def resume(self) -> None:
+        """Submit what was held while the thread synced."""
+        if self._held and self._given == self._settled and self.failure is None:
+            self._request_directly(self._held)
+
+    def _request_directly(self, serial: int) -> None:
+        """Submit `serial`, hold it until the thread has synced, or give it to the thread."""
+        assert self._direct is not None
+        if self._is_closing or not self._direct.has_log():
+            self._held = 0
+            self._give(serial)
+        elif self._given != self._settled:
+            self._held = self._direct_asked = serial
+        else:
+            self._held = 0
+            if failpoint.hook is not None:
+                failpoint.hook(failpoint.AFTER_WRITE_BEFORE_SYNC)
+            if self._direct.submit(serial):
+                self._direct_asked = serial
+            else:
+                self._give(serial)
+
+    def _give(self, serial: int) -> None:
+        """Have the thread sync for `serial`."""
+        self._given += 1
+        self._requests.put(serial)
 
     def alive(self, broker_ms: int) -> None:
         """Write a heartbeat to the file beside the store: the store itself accepts none now.
@@ -128,8 +202,12 @@ class Committer:
         disk is full. Never raises: errors go to `on_failure`.
         """
         self._is_closing = True
+        if self._direct_asked > self._direct_done:
+            self._give(self._direct_asked)
         self._requests.put(STOP)
         self._thread.join()
+        if self._direct is not None:
+            self._direct.close()
 
     # --- the thread ---
 
@@ -164,6 +242,7 @@ class Committer:
                     self._mark(force=True)
                 if failpoint.hook is not None:
                     failpoint.hook(failpoint.AFTER_SYNC_BEFORE_REPLY)
+                self._settled = self._taken  # before the report, which lets the loop submit again
                 if self.failure is None:
                     self._on_durable(serial)
             self._mark(force=False)
@@ -189,8 +268,9 @@ class Committer:
             while True:
                 if taken == STOP:
                     stop = True
-                elif taken > serial:
-                    serial = taken
+                elif taken != WAKE:
+                    self._taken += 1
+                    serial = max(serial, taken)
                 taken = requests.get_nowait()
         except Empty:
             self._write_pulse()
@@ -234,8 +314,10 @@ class Committer:
         """Return the seconds to wait for a request until the watermark is due, None = no limit."""
         if self._watermark is None or self._source is None:
             return None
+        self._sleeps = True  # before it looks: `collect` sees this, or this sees what it notes
         if self._watermark.sequence >= self._source.durable_sequence():
             return None
+        self._sleeps = False
         return max(0.0, self._marked_at + WATERMARK_INTERVAL_S - time.monotonic())
 
     def _mark(self, *, force: bool) -> None:

@@ -56,6 +56,7 @@ from storage.local.database_files import (
     NewestLog,
     write_options,
 )
+from storage.local.direct_sync import DirectSync, open_direct_sync
 from storage.local.key_search import first_behind, last_before
 from storage.local.log_format import SEQUENCE_KEY, decode_number, encode_number
 from storage.local.watermark import Synced
@@ -143,6 +144,7 @@ class RocksStore:
         self._manifest: Final = ManifestSync(self.path)
         self._space_error: Recoverable | None = None  # the last write met a full disk
         self._write_dead: StorageError | None = None  # why no write can succeed any more
+        self._direct: DirectSync | None = None  # syncs the newest log beside `sync`
         with self._lock:
             self._open()
             self._take_stock()
@@ -288,12 +290,19 @@ class RocksStore:
                 put(key, value, handles[family])
         sequence = self._sequence + 1
         put(SEQUENCE_KEY, encode_number(sequence, self._synced.sequence))
+        direct = self._direct
+        if direct is not None:
+            direct.begin_write(sequence - 1)
         try:
             self._database.write(writes, self._write_options)
         except Exception as error:
+            if direct is not None:
+                direct.leave()
             raise self._write_failure("write", error) from None
         self._sequence = sequence
         self._space_error = None
+        if direct is not None:
+            direct.end_write(sequence)
 
     def sync(self) -> None:
         """Make every `write` that returned before this call durable. Releases the GIL.
@@ -305,9 +314,13 @@ class RocksStore:
         with self._lock:
             if self._write_dead is not None:
                 raise _again(self._write_dead)
-            # Taken before the sync: a write that comes meanwhile need not be in it.
-            sequence = self._sequence
+            direct, found = self._direct, None
             try:
+                if direct is not None:
+                    direct.settle()
+                    found = direct.find()
+                # Taken before the sync: a write that comes meanwhile need not be in it.
+                sequence = self._sequence
                 end = self._newest_log.end()
                 self._open_database().flush_wal(True)
             except Exception as error:
@@ -317,6 +330,22 @@ class RocksStore:
                     self._write_dead = Unrecoverable(f"sync of {self.path} failed: {error}")
                 raise _again(self._write_dead) from None
             log, length = end or (self._synced.log, self._synced.length)
+            self._synced = self._synced._replace(sequence=sequence, log=log, length=length)
+            if direct is not None:
+                direct.found(found)
+
+    def open_direct(self) -> DirectSync | None:
+        """Return what syncs the newest log beside `sync`, None in the pure build. At most once.
+
+        For a committer, which closes it before the store is closed.
+        """
+        assert self._direct is None
+        self._direct = open_direct_sync(self)
+        return self._direct
+
+    def note_synced(self, sequence: int, log: int, length: int) -> None:
+        """Take what a direct sync covers; not while `sync` runs."""
+        if sequence > self._synced.sequence:
             self._synced = self._synced._replace(sequence=sequence, log=log, length=length)
 
     def sequence(self) -> int:
@@ -623,6 +652,8 @@ class RocksStore:
         rocksdict's own `close` is not used: after a failed write it fails and leaves the database
         open. Dropping does the same work and always closes.
         """
+        if self._direct is not None:
+            self._direct.forget()
         self._handles.clear()
         self._tables.clear()
         self._database = None

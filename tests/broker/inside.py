@@ -223,7 +223,10 @@ def run(
         store = RocksStore(f"{directory}/db", families=FAMILIES)
         broker = InsideBroker(store, settings or Settings())
         driver = broker.driver
-        committer = Committer(store, driver.durable, driver.failed, durability=durability)
+        direct = store.open_direct() if durability == "fsync" else None
+        committer = Committer(
+            store, driver.durable, driver.failed, durability=durability, direct=direct
+        )
         driver.start(committer)
         server = await broker.loop.create_server(
             lambda: ClientStream(driver, "tcp"), "127.0.0.1", 0

@@ -39,7 +39,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 # Writes batches of all sizes through the real store, committer and watermark; says what is durable;
 # never ends by itself. With `os` everything counts as durable at once.
 BROKER = """
-import random, sys, threading
+import os, random, sys, threading
 from contextlib import suppress
 from storage.errors import WriteStalled
 from storage.local.committer import Committer
@@ -50,14 +50,20 @@ source = random.Random(int(seed))
 store, watermark, notes = open_database(DataDirectory(directory), families=["a", "b"])
 room = threading.Semaphore(3)
 def report(serial):
-    print(serial, flush=True)
+    os.write(1, b"%d\n" % serial)  # at once, though two threads do it
     room.release()
+direct = store.open_direct() if durability == "fsync" else None
 committer = Committer(
-    store, report, print, durability=durability, watermark=watermark, source=store
+    store, report, print, durability=durability, watermark=watermark, source=store, direct=direct
 )
 print(store.sequence(), flush=True)
 serial = store.sequence()
 while True:
+    if direct is not None:
+        committer.resume()
+        found = committer.collect()
+        if found:
+            report(found)
     room.acquire(timeout=0.01)
     for _ in range(source.randint(1, 4)):
         key = (serial + 1).to_bytes(8, "big")
@@ -124,7 +130,7 @@ def _lost_after_power_cuts(
         )
         assert process.stdout is not None
         for _ in range(source.randrange(2, 60)):
-            newest = int(process.stdout.readline())
+            newest = max(newest, int(process.stdout.readline()))
         process.kill()
         newest = max([newest, *map(int, process.stdout.read().split())])
         process.wait()
