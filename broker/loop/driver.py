@@ -168,27 +168,22 @@ class Driver:
         if self._reported > self._durable:
             self._committed(self._reported)
         if self._commit_file >= 0:
-            assert self._committer is not None
-            serial = self._committer.collect()
-            if serial > self._durable:
-                self._committed(serial)
+            self._release()
         assert self.sockets is not None
         self.sockets.poll()
         if is_ours:
             self._tick()
 
     def _release(self) -> None:
-        """Release what a direct sync has made durable; that is a tick, if none is due anyway."""
+        """Release what a direct sync has made durable.
+
+        It leaves at the end of this iteration, with what the sockets have: a tick of its own would
+        make more and smaller batches.
+        """
         assert self._committer is not None
         serial = self._committer.collect()
-        if serial <= self._durable:
-            return
-        is_ours = not self.is_due
-        if is_ours:
-            self._begin_tick()
-        self._committed(serial)
-        if is_ours:
-            self._tick()
+        if serial > self._durable:
+            self._committed(serial)
 
     def _tick(self) -> None:
         """End the tick: write its batch, send what may go, ask for the commit of the rest."""

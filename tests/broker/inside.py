@@ -29,6 +29,7 @@ from session.counters import Counters
 from session.engine import Engine
 from session.settings import Settings
 from storage.local.committer import Committer
+from storage.local.direct_sync import DirectSync
 from storage.local.rocks import RocksStore
 from storage.tables.tables import FAMILIES
 
@@ -216,16 +217,19 @@ def run(
     settings: Settings | None = None,
     durability: str = "fsync",
     loop: str = "asyncio",
+    direct: Callable[[RocksStore], DirectSync | None] = lambda store: None,
 ) -> None:
-    """Run `scenario` with a broker of its own in a new loop and a new directory."""
+    """Run `scenario` with a broker of its own in a new loop and a new directory.
+
+    RocksDB makes all syncs, unless `direct` opens the direct sync of its store.
+    """
 
     async def main(directory: str) -> None:
         store = RocksStore(f"{directory}/db", families=FAMILIES)
         broker = InsideBroker(store, settings or Settings())
         driver = broker.driver
-        direct = store.open_direct() if durability == "fsync" else None
         committer = Committer(
-            store, driver.durable, driver.failed, durability=durability, direct=direct
+            store, driver.durable, driver.failed, durability=durability, direct=direct(store)
         )
         driver.start(committer)
         server = await broker.loop.create_server(

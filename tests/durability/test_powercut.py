@@ -50,7 +50,7 @@ source = random.Random(int(seed))
 store, watermark, notes = open_database(DataDirectory(directory), families=["a", "b"])
 room = threading.Semaphore(3)
 def report(serial):
-    os.write(1, b"%d\n" % serial)  # at once, though two threads do it
+    os.write(1, b"%d\\n" % serial)  # at once, though two threads do it
     room.release()
 direct = store.open_direct() if durability == "fsync" else None
 committer = Committer(

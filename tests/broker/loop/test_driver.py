@@ -1,9 +1,11 @@
 """The engine on a loop: ticks, commits from their thread, timers, refusals and failures."""
 
 import asyncio
+import errno
 import itertools
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -16,10 +18,12 @@ from storage.api import Batch
 from storage.errors import Recoverable, Unrecoverable, WriteStalled
 from storage.history.packed_rows import expand, unpack
 from storage.local.committer import Committer
+from storage.local.direct_sync import DirectSync
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, unseal
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
 from tests.stand_in import replace_in
+from tests.storage.local.patient_syncer import PatientSyncer, with_patience
 
 
 class Disk:
@@ -223,6 +227,128 @@ def test_a_stall_of_the_store_is_no_refusal_for_the_operator(
         assert broker.driver.gauges()["writes_refused"] == 0
 
     run(scenario)
+
+
+class PatientDisk:
+    """Direct syncs that wait for the test."""
+
+    def __init__(self) -> None:
+        self.syncer: PatientSyncer
+
+    def open(self, store: RocksStore) -> DirectSync:
+        """Take the direct sync of a store."""
+        self.syncer, direct = with_patience(store)
+        return direct
+
+    async def is_asked(self, broker: InsideBroker) -> None:
+        """Wait until a commit needs a direct sync; let those of RocksDB go by."""
+        await broker.until(lambda: self.syncer.wanted is not None)
+
+
+async def _direct_pair(broker: InsideBroker, disk: PatientDisk) -> tuple[Peer, Peer]:
+    """Return the durable pair, once the broker syncs directly and everything is durable."""
+    keep = broker.loop.create_task(_sync_always(disk))
+    pair = await durable_pair(broker)
+    pair[0].send(publish("a"))
+    await pair[0].receive(Puback)
+    await pair[1].receive(Publish)
+    await broker.until(_is_settled(broker))
+    keep.cancel()
+    return pair
+
+
+async def _sync_always(disk: PatientDisk) -> None:
+    while True:
+        disk.syncer.sync()
+        await asyncio.sleep(0.001)
+
+
+def _is_settled(broker: InsideBroker) -> Callable[[], bool]:
+    """Return the question whether all that was written is durable."""
+    return lambda: not broker.driver.is_due and broker.driver._durable >= broker.engine.written
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_direct_sync_releases_what_waits_for_it(loop: str) -> None:
+    disk = PatientDisk()
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, subscriber = await _direct_pair(broker, disk)
+        for _ in range(3):
+            commits = broker.counters.commits
+            publisher.send(publish("a"))
+            await subscriber.receive(Publish)
+            await disk.is_asked(broker)
+            publisher.send(Pingreq())
+            await publisher.receive(Pingresp)  # PUBACK would have been before it
+            disk.syncer.sync()
+            assert (await publisher.receive(Puback)).reason_code == 0
+            assert broker.counters.commits > commits
+        assert broker.counters.commit_seconds.count == broker.counters.commits
+
+    run(scenario, loop=loop, direct=disk.open)
+
+
+def test_a_failed_direct_sync_ends_the_broker_and_nothing_is_acknowledged() -> None:
+    disk = PatientDisk()
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, subscriber = await _direct_pair(broker, disk)
+        publisher.send(publish("a"))
+        await subscriber.receive(Publish)
+        await disk.is_asked(broker)
+        disk.syncer.fail(errno.EIO)
+        await broker.until(lambda: bool(broker.failures))
+        (failure,) = broker.failures
+        assert isinstance(failure, Unrecoverable) and "Input/output error" in str(failure)
+        assert broker.counters.commit_failures == 1
+        await publisher.silence()
+
+    run(scenario, direct=disk.open)
+
+
+def test_commits_go_on_when_rocksdb_begins_another_log() -> None:
+    """Does the broker come back to direct syncs by itself, also when it writes all the time?"""
+    disk = PatientDisk()
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, _ = await _direct_pair(broker, disk)
+        keep = broker.loop.create_task(_sync_always(disk))
+        for _ in range(3):
+            broker.store.flush()
+            for packet_id in range(1, 51):
+                publisher.send(publish("a", packet_id=packet_id))
+            for packet_id in range(1, 51):
+                assert (await publisher.receive(Puback)).packet_id == packet_id
+            submitted = len(disk.syncer.submitted)
+            while len(disk.syncer.submitted) == submitted:
+                publisher.send(publish("a"))
+                await publisher.receive(Puback)
+        await broker.until(_is_settled(broker))
+        keep.cancel()
+
+    run(scenario, direct=disk.open)
+
+
+def test_the_compiled_build_syncs_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("storage.local._syncer", reason="the pure build has none")
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, _ = await durable_pair(broker)
+        syncs: list[bool] = []
+        sync = broker.store.sync
+
+        def counted() -> None:
+            syncs.append(True)
+            sync()
+
+        monkeypatch.setattr(broker.store, "sync", counted)
+        for packet_id in range(1, 101):
+            publisher.send(publish("a", packet_id=packet_id))
+            assert (await publisher.receive(Puback)).packet_id == packet_id
+        assert len(syncs) < 20
+
+    run(scenario, loop="uvloop", direct=lambda store: store.open_direct())
 
 
 def test_while_writes_are_refused_signs_of_life_go_beside_the_store(

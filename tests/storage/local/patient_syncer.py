@@ -19,9 +19,10 @@ class PatientSyncer:
         self.failure = 0
         self.is_told = False
         self.is_closed = False
+        self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        return 0
+        return self.event
 
     def submit(self, fd: int, serial: int, sequence: int, log: int, length: int) -> None:
         assert not self.is_closed
@@ -36,19 +37,25 @@ class PatientSyncer:
             self.wanted = None
             os.fdatasync(file)
             self.done = cast(Any, tuple(covered))
-            self.is_told = True
+            self._tell()
 
     def fail(self, failure: int) -> None:
         """Let the sync that was submitted fail."""
         assert self.wanted is not None
         self.wanted = None
         self.failure = failure
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self.is_told:
+            os.eventfd_write(self.event, 1)
         self.is_told = True
 
     def collect(self) -> tuple[int, int, int, int] | None:
         if not self.is_told:
             return None
         self.is_told = False
+        os.eventfd_read(self.event)
         if self.failure:
             raise OSError(self.failure, os.strerror(self.failure))
         return self.done
@@ -58,7 +65,9 @@ class PatientSyncer:
         return self.failure
 
     def close(self) -> None:
-        self.sync()
+        if not self.is_closed:
+            self.sync()
+            os.close(self.event)
         self.is_closed = True
 
 

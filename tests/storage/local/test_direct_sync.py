@@ -235,7 +235,7 @@ def test_a_failed_direct_sync_is_a_failed_sync_of_the_store(
         direct.collect()
     assert direct.collect() is None, "told once"
     for _ in range(2):
-        with pytest.raises(Unrecoverable, match="sync of .*/db failed: .*Input/output error"):
+        with pytest.raises(Unrecoverable, match=r"sync of .*/db failed: .*Input/output error"):
             store.sync()
     with pytest.raises(Unrecoverable):
         _write(store)
