@@ -72,6 +72,10 @@ class ReplicatedLog(Protocol):
         """Return what happened since the last call, in order."""
         ...
 
+    def read_from(self, place: int) -> None:
+        """Read on from `place`; what was to be taken from behind it comes again."""
+        ...
+
     def delete_before(self, place: int) -> None:
         """Delete what is before `place`, some time."""
         ...

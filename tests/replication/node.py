@@ -1,0 +1,234 @@
+"""One node of the simulation: a replica over a database and a tail that survive its process.
+
+As leader it writes commands, each a row of its own, in the order in which it takes them. A crash
+loses what was not synced, of the tail and of the database. Read next: `tests.replication.world`.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Final
+
+from storage.local.memory import MemoryStore
+from storage.replicated.batch_codec import CREATE, DROP, Operation
+from storage.replicated.record import Position
+from storage.replicated.replica import (
+    LEADS,
+    Anchor,
+    Committed,
+    Deposed,
+    Leads,
+    Replica,
+    Settings,
+    Trouble,
+)
+from tests.replication.log import Line, SharedLog
+
+META: Final = "meta"
+WHERE: Final = b"where"
+ANCHORS: Final = b"anchors"
+WHERE_LAYOUT: Final = struct.Struct(">QQ16sQ")
+NUMBER: Final = struct.Struct(">Q")
+
+
+class Disk:
+    """The database of a node."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store: MemoryStore = store or MemoryStore((META,))
+
+    def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
+        """Apply a batch that may have been applied before."""
+        changes = []
+        for operation in operations:
+            if len(operation) == 3:
+                changes.append(operation)
+            elif operation[0] == CREATE and operation[1] not in self.store.families():
+                self.store.create_family(operation[1])
+            elif operation[0] == DROP and operation[1] in self.store.families():
+                self.store.drop_family(operation[1])
+        changes.append((META, WHERE, _where(position, place)))
+        self.store.write([each for each in changes if each[0] in self.store.families()])
+
+    def remember(self, anchors: Sequence[Anchor]) -> None:
+        """Keep the anchors."""
+        packed = b"".join(_where(each.position, each.place) for each in anchors)
+        self.store.write([(META, ANCHORS, packed)])
+
+    def where(self) -> Anchor:
+        """Return where the database is."""
+        value = self.store.get(META, WHERE)
+        return Anchor(Position(), 0) if value is None else _anchor(value)
+
+    def anchors(self) -> list[Anchor]:
+        """Return the anchors that were kept."""
+        value = self.store.get(META, ANCHORS) or b""
+        size = WHERE_LAYOUT.size
+        return [_anchor(value[at : at + size]) for at in range(0, len(value), size)]
+
+    def commands(self) -> list[int]:
+        """Return the numbers of all commands, in their order."""
+        found: list[int] = []
+        for family in sorted(name for name in self.store.families() if name != META):
+            rows = self.store.scan(family, b"", count=1 << 30)
+            found += [NUMBER.unpack(value[: NUMBER.size])[0] for _, value in rows]
+        return found
+
+
+def _where(position: Position, place: int) -> bytes:
+    return WHERE_LAYOUT.pack(position.epoch, position.index, position.digest, place)
+
+
+def _anchor(value: bytes) -> Anchor:
+    epoch, index, digest, place = WHERE_LAYOUT.unpack(value)
+    return Anchor(Position(epoch, index, digest), place)
+
+
+class TailFile:
+    """The tail of a node: records by index, some of them synced."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, bytes] = {}
+        self.synced: int = 0  # up to this index
+        self._sync: int = 0  # what the sync that runs covers, 0 = none runs
+
+    def append(self, index: int, data: bytes) -> None:
+        """Keep a record."""
+        assert not self.records or index > max(self.records), "the tail goes back"
+        self.records[index] = data
+
+    def drop_from(self, index: int) -> None:
+        """Forget records."""
+        for each in [each for each in self.records if each >= index]:
+            del self.records[each]
+        self.synced = min(self.synced, index - 1)
+        self._sync = min(self._sync, index - 1)
+
+    def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
+        """Return the records from `index` on."""
+        yield from ((each, self.records[each]) for each in sorted(self.records) if each >= index)
+
+    def sync_begin(self) -> None:
+        """Begin a sync of everything that is there."""
+        if not self._sync:
+            self._sync = max(self.records, default=0)
+
+    def sync_end(self) -> int:
+        """End it; return what is synced."""
+        self.synced, self._sync = max(self.synced, self._sync), 0
+        return self.synced
+
+    def crash(self, keep: int) -> None:
+        """Lose what is not synced but for the first `keep` records."""
+        behind = sorted(index for index in self.records if index > self.synced)
+        for index in behind[keep:]:
+            del self.records[index]
+        self.synced = max(self.records, default=0)
+        self._sync = 0
+
+
+class Node:
+    """A node over all its processes."""
+
+    replica_type: type[Replica] = Replica
+
+    def __init__(self, settings: Settings, shared: SharedLog, random: Random) -> None:
+        self.settings: Settings = settings
+        self.disk: Disk = Disk()
+        self.tail: Final = TailFile()
+        self.replica: Replica | None = None  # None = no process
+        self.line: Line | None = None
+        self.is_paused: bool = False
+        self.elections: int = 0
+        self.sent: list[tuple[int, int]] = []  # (index, command) that are not committed
+        self.acked: list[int] = []  # commands, since this process leads
+        self.troubles: list[str] = []
+        self._batches: list[tuple[int, list[Operation]]] = []
+        self._rows: int = 0
+        self._shared: Final = shared
+        self._random: Final = random
+
+    @property
+    def is_leading(self) -> bool:
+        """Return whether its process leads, as far as it knows."""
+        return self.replica is not None and self.replica.role == LEADS
+
+    def start(self, now: int) -> None:
+        """Start a process."""
+        at = self.disk.where()
+        self.line = Line(self._shared, self._random, at.place)
+        self.sent, self._batches = [], []
+        self.replica = self.replica_type(
+            self.settings,
+            self.line,
+            self.disk,
+            self.tail,
+            nonce=self._random.randbytes(16),
+            at=at,
+            anchors=self.disk.anchors(),
+            now=now,
+        )
+
+    def copy(self, other: "Node") -> None:
+        """Begin anew with a copy of another node's database."""
+        assert self.replica is None
+        self.disk = Disk(other.disk.store.crash(other.disk.store.unsynced))
+        self.tail.drop_from(0)
+
+    def kill(self, *, power_cut: bool) -> None:
+        """End the process, and with a power cut lose what is not synced."""
+        random, store = self._random, self.disk.store
+        self.replica = None
+        self.is_paused = False
+        if self.line is not None:
+            # What is on its way to the log may still arrive.
+            for _ in range(random.randint(0, len(self.line.waiting))):
+                self.line.deliver(0.3)
+            self._shared.lines.remove(self.line)
+            self.line = None
+        if power_cut:
+            self.tail.crash(random.randint(0, 5))
+            self.disk = Disk(store.crash(random.randint(0, store.unsynced)))
+        self.sent, self._batches = [], []
+
+    def write(self, command: int) -> None:
+        """Take a command, as the leader."""
+        assert self.replica is not None
+        generation = f"log{self._rows // 7:03}"
+        operations: list[Operation] = []
+        if self._rows % 7 == 0:
+            operations.append((CREATE, generation))
+        padding = bytes(self._random.choice((0, 0, 0, 90)))
+        value = NUMBER.pack(command) + padding
+        operations.append((generation, NUMBER.pack(self._rows), value))
+        self._rows += 1
+        index = self.replica.write(operations)
+        self._batches.append((index, operations))
+        self.sent.append((index, command))
+
+    def run(self, now: int) -> list[Leads | Deposed | Committed | Trouble]:
+        """Take what the log said, do what is due, return what the replica told."""
+        replica, line = self.replica, self.line
+        assert replica is not None and line is not None
+        replica.events(line.take(), now)
+        replica.timeout(now)
+        replica.beat(now, now)
+        told, replica.told[:] = list(replica.told), []
+        for each in told:
+            if isinstance(each, Committed):
+                self._commit(each)
+            elif isinstance(each, Leads):
+                self.elections += 1
+                self.acked = []
+                self._rows = len(self.disk.commands())
+            elif isinstance(each, Trouble) and each.why:
+                self.troubles.append(each.why)
+        return told
+
+    def _commit(self, committed: Committed) -> None:
+        """Apply what is committed, then release it."""
+        index, operations = self._batches.pop(0)
+        assert index == committed.position.index
+        self.disk.apply(operations, committed.position, committed.place)
+        self.acked += [command for at, command in self.sent if at <= index]
+        self.sent = [each for each in self.sent if each[0] > index]
