@@ -17,6 +17,42 @@ Batch: TypeAlias = list[Change]
 Row: TypeAlias = tuple[bytes, bytes]
 
 
+class Committing(Protocol):
+    """Tells what is durable: the committer of a local store, or of a replicated one.
+
+    Serials count the batches that were written. Read next: `storage.local.committer`.
+    """
+
+    @property
+    def mode(self) -> str:
+        """The durability: "fsync" if reports come later, on any thread."""
+        ...
+
+    def request(self, serial: int) -> None:
+        """Report `serial` when everything written to the store before this call is durable."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch for `collect`, -1 if there is none."""
+        ...
+
+    def collect(self) -> int:
+        """Return the newest serial that became durable without a report, 0 if there is no news."""
+        ...
+
+    def resume(self) -> None:
+        """Go on with what was held until a report."""
+        ...
+
+    def alive(self, broker_ms: int) -> None:
+        """Note that the broker lives, while the store takes no heartbeat."""
+        ...
+
+    def close(self) -> None:
+        """End. Idempotent; never raises."""
+        ...
+
+
 class Store(Protocol):
     """Column families of ordered keys with atomic, un-synced writes."""
 

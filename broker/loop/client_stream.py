@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from broker.loop.driver import Driver, Tap
-from mqtt.packets import PUBLISH
+from mqtt.encoder import encode
+from mqtt.packets import PUBLISH, V5, Disconnect
 from session.live.connection import ACTIVE, Connection
 from storage.errors import StorageError
 
@@ -192,6 +193,13 @@ class ClientStream:
         except (OSError, NotImplementedError, RuntimeError):
             transport.close()  # the peer is gone already
         self._driver.lingering.add(self, LINGER_S)
+
+    def send_away(self, reason_code: int, server: str) -> None:
+        """End the connection, with a DISCONNECT in MQTT 5; the engine is not told."""
+        connection = self._connection
+        if connection is not None and connection.state == ACTIVE and connection.version == V5:
+            self.write(encode(Disconnect(reason_code, server_reference=server or None), V5))
+        self.close()
 
     def abort(self) -> None:
         """Close at once; what is not sent yet is lost."""

@@ -24,8 +24,9 @@ from broker.observe.metrics import Snapshot
 from broker.observe.structured_log import Log
 from session.engine import Engine
 from session.live.connection import Connection
+from storage.api import Committing
 from storage.errors import Recoverable, StorageError, WriteStalled
-from storage.local.committer import FSYNC, Committer
+from storage.local.committer import FSYNC
 from storage.local.rocks import RocksStore
 
 # A fast publisher can fill the disk between two looks a second apart.
@@ -44,6 +45,10 @@ class Stream(Protocol):
 
     def abort(self) -> None:
         """Drop the connection with whatever was still to be written."""
+        ...
+
+    def send_away(self, reason_code: int, server: str) -> None:
+        """End the connection, with a DISCONNECT in MQTT 5; the engine is not told."""
         ...
 
 
@@ -115,7 +120,7 @@ class Driver:
         self._watched_bytes: int = 0  # of input, when the disk was last looked at
         self._received_bytes: int = 0  # of input, at the end of the last tick
         self._counters = engine.counters
-        self._committer: Committer | None = None
+        self._committer: Committing | None = None
         self._commit_file: int = -1  # readable when a direct sync has ended
         self._requested: int = 0
         self._reported: int = 0  # by the committer, perhaps not released yet
@@ -132,7 +137,7 @@ class Driver:
         self._is_low: bool = False  # is the disk below its low-water mark?
         self._drained: asyncio.Event | None = None
 
-    def start(self, committer: Committer) -> None:
+    def start(self, committer: Committing) -> None:
         """Begin to tick; `committer` reports to `durable` and `failed`."""
         self._committer = committer
         if self.sockets is not None:
@@ -436,6 +441,18 @@ class Driver:
             self.loop.remove_reader(self.sockets.fileno())
         if self._commit_file >= 0:
             self.loop.remove_reader(self._commit_file)
+
+    def send_away(self, reason_code: int, server: str) -> None:
+        """End all connections and ticking: another node has the sessions now.
+
+        No acknowledgement leaves any more. A client of MQTT 5 is told the reason, and the address
+        of `server` if there is one.
+        """
+        self._is_stopped = True
+        for stream in list(self.streams):
+            stream.send_away(reason_code, server)
+        if self.sockets is not None:
+            self.sockets.flush()
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: no acknowledgement leaves this process any more."""

@@ -13,11 +13,19 @@ from storage.time.broker_clock import Heartbeat
 class RunningClock:
     """The clock of one process; it goes on from the last heartbeat in the database."""
 
-    def __init__(self, last: Heartbeat | None, *, not_before_ms: int) -> None:
-        """`not_before_ms` is the time of the heartbeat file, which may be newer than `last`."""
+    def __init__(
+        self, last: Heartbeat | None, *, not_before_ms: int, exact_ms: int | None = None
+    ) -> None:
+        """`not_before_ms` is the time of the heartbeat file, which may be newer than `last`.
+
+        `exact_ms` is broker time now if the caller knows it.
+        """
         self._boot_id: Final = machine_clocks.boot_id()
         boottime_ms = machine_clocks.boottime_ms()
-        resumed_ms = broker_clock.resume(last, machine_clocks.wall_ms(), self._boot_id, boottime_ms)
+        resumed_ms = exact_ms
+        if resumed_ms is None:
+            wall_ms = machine_clocks.wall_ms()
+            resumed_ms = broker_clock.resume(last, wall_ms, self._boot_id, boottime_ms)
         self.started_ms: Final = max(resumed_ms, not_before_ms)
         self._offset_ms: Final = self.started_ms - boottime_ms
 

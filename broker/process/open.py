@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from broker.backends import rules
 from broker.backends.pump.pump import INSTANCE_BYTES
+from broker.cluster.lead import Lead
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.location import Place
@@ -65,8 +66,17 @@ class StartError(Exception):
 class OpenBroker:
     """A broker that is open and recovered, and does not serve yet."""
 
-    def __init__(self, config: Config, log: Log, stack: contextlib.ExitStack) -> None:
-        """Open everything in order; raise `StartError`. `stack` closes it in reverse order."""
+    def __init__(
+        self,
+        config: Config,
+        log: Log,
+        stack: contextlib.ExitStack,
+        lead: Lead | None = None,
+    ) -> None:
+        """Open everything in order; raise `StartError`. `stack` closes it in reverse order.
+
+        `lead` is what this process has open as the leader of a cluster.
+        """
         _raise_file_limit()
         began = time.monotonic()
         shell = config.shell
@@ -82,7 +92,11 @@ class OpenBroker:
         if missing := admin_problem(config):
             raise StartError(missing)
         try:
-            directory = stack.enter_context(closing(DataDirectory(shell.data_dir)))
+            directory = (
+                stack.enter_context(closing(DataDirectory(shell.data_dir)))
+                if lead is None
+                else lead.directory
+            )
             if directory.mosquitto.exists():
                 log.warning(
                     "mosquitto_database",
@@ -114,10 +128,16 @@ class OpenBroker:
             self._generation_max: Final = max(
                 GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK
             )
-            opened = self._open_database(directory)
-            self.store: Final[RocksStore] = stack.enter_context(closing(opened.store))
-            self.watermark: Final[Watermark] = stack.enter_context(closing(opened.watermark))
-            self._tell(opened.notes)
+            self.lead: Final = lead
+            if lead is None:
+                opened = self._open_database(directory)
+                stack.enter_context(closing(opened.store))
+                stack.enter_context(closing(opened.watermark))
+                self._tell(opened.notes)
+            else:
+                opened = lead.opened
+            self.store: Final[RocksStore] = opened.store
+            self.watermark: Final[Watermark] = opened.watermark
             self.pulse: Final = stack.enter_context(closing(Pulse(directory.pulse)))
             self.clock: Final = self._resume_clock()
             self.engine: Final = self._make_engine()
@@ -184,6 +204,11 @@ class OpenBroker:
         """Return the clock, which goes back behind neither heartbeat: database nor file."""
         value = self.store.get(META, HEARTBEAT_KEY)
         heartbeat = None if value is None else Heartbeat.decode(value)
+        lead = self.lead
+        if lead is not None and lead.alive_ms:
+            # The wall clock of another machine says nothing: time goes on from the last word.
+            heartbeat_ms = 0 if heartbeat is None else heartbeat.broker_ms
+            return RunningClock(None, not_before_ms=heartbeat_ms, exact_ms=lead.resumed_ms())
         return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
 
     def fit(self, settings: Settings) -> None:
@@ -195,7 +220,7 @@ class OpenBroker:
         settings.feeds = rules.feeds_of(self.config)
         self.fit(settings)
         return Engine(
-            self.store,
+            self.store if self.lead is None else self.lead.member.store,
             self.config.settings,
             authenticator=self.access.authenticator,
             policy=self.access.policy,
@@ -215,7 +240,7 @@ class OpenBroker:
             told_of = newest_boot(self.history.directory, self.history.node)
         try:
             recovery = self.engine.start(
-                self.clock.started_ms, alive_ms=self.pulse.broker_ms, told_of=told_of
+                self.clock.started_ms, alive_ms=self._alive_ms(), told_of=told_of
             )
         except DataLoss as problem:  # of rows whose families are gone: the MANIFEST lists those
             raise DataLoss(f"{self.store.path}: {problem}; {NO_HELP}") from None
@@ -232,6 +257,10 @@ class OpenBroker:
                 backend=name,
             )
         return recovery
+
+    def _alive_ms(self) -> int:
+        """Return when the broker that had these sessions was last known to run, besides its row."""
+        return self.pulse.broker_ms if self.lead is None else self.lead.alive_ms
 
     def _run_from_thread(self, call: Callable[..., None], *arguments: object) -> None:
         """Bring the verdict of a password thread to the engine."""

@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker import build
+from broker.cluster.committing import ReplicatedCommitter
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.export_thread import LAST_KEY
@@ -26,7 +27,7 @@ from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlServer, Request
 from broker.operations.owing.count_thread import Counted, CountThread
-from broker.process import feeding
+from broker.process import feeding, following
 from broker.process.children.admin_child import AdminChild
 from broker.process.desks.reception import Reception
 from broker.process.disk_watch import DiskWatch
@@ -36,12 +37,20 @@ from broker.process.open import OpenBroker, StartError
 from broker.process.reload import HangUps, ReadConfig, Reload
 from broker.process.systemd import notify
 from broker.version import VERSION
+from mqtt.reasons import USE_ANOTHER_SERVER
+from storage.api import Committing
 from storage.errors import DamagedRows, StorageError
 from storage.local.committer import FSYNC, Committer
+from storage.replicated.replica import Deposed
 from storage.tables.tables import HISTORY
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
+EXIT_DEPOSED: Final = -1  # not of the process: it follows again
+
+SENT_AWAY_S: Final = 0.5  # for clients to read that another node has their sessions
+
+T = TypeVar("T")
 
 HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how the message of both loops begins
 
@@ -58,17 +67,25 @@ def serve(
     os.umask(0o077)  # what the database writes is for its owner alone (CVE-2017-9868)
     log = Log(level=config.shell.log_level, format=_log_format(config))
     install_bridge(log)
-    with contextlib.ExitStack() as stack:
-        hang_ups = HangUps()
-        opened = OpenBroker(config, log, stack)
-        return _run(_serve(opened, hang_ups, read_config, admin_arguments))
+    hang_ups = HangUps()
+    while True:
+        with contextlib.ExitStack() as stack:
+            lead = None
+            if config.cluster is not None:
+                lead = _run(following.follow(config, log, stack))
+                if lead is None:
+                    return EXIT_OK
+            opened = following.open_broker(config, log, stack, lead)
+            status = _run(_serve(opened, hang_ups, read_config, admin_arguments))
+        if status != EXIT_DEPOSED:
+            return status
 
 
 def _log_format(config: Config) -> Any:
     return config.shell.log_format  # one of log.Format's words: config has checked it
 
 
-def _run(main: Coroutine[Any, Any, int]) -> int:
+def _run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on uvloop, on asyncio where there is none."""
     factory: Callable[[], asyncio.AbstractEventLoop]
     try:
@@ -121,6 +138,7 @@ class Server:
         opened.driver = self._driver
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
+        self._is_deposed: bool = False
         self._admin: Final = (
             None
             if opened.config.shell.admin_listen is None
@@ -133,20 +151,10 @@ class Server:
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
         driver, loop = self._driver, self._driver.loop
-        durability, store = self._config.shell.durability, self._opened.store
-        committer = Committer(
-            store,
-            driver.durable,
-            driver.failed,
-            durability=durability,
-            watermark=self._opened.watermark,
-            source=store,
-            pulse=self._opened.pulse,
-            direct=store.open_direct() if durability == FSYNC else None,
-        )
+        ended = asyncio.Event()
+        committer = self._make_committer(ended)
         self._opened.stack.callback(committer.close)
         self._open_control()
-        ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
         loop.set_exception_handler(self._loop_exception)
@@ -166,7 +174,53 @@ class Server:
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
         await ended.wait()
+        if self._is_deposed:
+            return await self._step_down()
         return await self._drain()
+
+    def _make_committer(self, ended: asyncio.Event) -> Committing:
+        """Return what tells which batches are durable: on this disk, or in the cluster's log."""
+        opened, driver = self._opened, self._driver
+        lead = opened.lead
+        if lead is not None:
+            member = lead.member
+            member.broker_ms = opened.clock.now
+            member.failed = self._die
+            member.deposed = lambda told: self._note_deposed(told, ended)
+            committer = ReplicatedCommitter(member, driver.durable, driver.loop)
+            member.attach(driver.loop)
+            return committer
+        durability, store = self._config.shell.durability, opened.store
+        return Committer(
+            store,
+            driver.durable,
+            driver.failed,
+            durability=durability,
+            watermark=opened.watermark,
+            source=store,
+            pulse=opened.pulse,
+            direct=store.open_direct() if durability == FSYNC else None,
+        )
+
+    def _note_deposed(self, told: Deposed, ended: asyncio.Event) -> None:
+        """Another node leads: release nothing any more, and tell the clients where it is."""
+        self._is_deposed = True
+        self._status.phase = "draining"
+        self._driver.send_away(USE_ANOTHER_SERVER, told.address)
+        ended.set()
+
+    async def _step_down(self) -> int:
+        """End this broker, and leave what is not committed; the process goes on as a follower."""
+        self._listeners.stop()
+        await asyncio.sleep(SENT_AWAY_S)
+        if self._feeding is not None:
+            await self._feeding.close()
+        if self._admin is not None:
+            await self._admin.close()
+        self._driver.stop()
+        assert self._opened.lead is not None
+        self._opened.lead.member.detach()
+        return EXIT_DEPOSED
 
     def _has_history(self) -> bool:
         """Return whether rows of the history are in the store, damaged ones included."""

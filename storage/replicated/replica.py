@@ -93,7 +93,7 @@ class Database(Protocol):
         """Apply a batch, and note in the same write what it brings this node to."""
         ...
 
-    def remember(self, anchors: Sequence[Anchor]) -> None:
+    def remember(self, places: Sequence[Anchor]) -> None:
         """Note these in place of earlier ones; they may be lost in a crash."""
         ...
 
@@ -215,7 +215,7 @@ class Replica:
         self._began: int = now
         self._heard_end: int = now - HEARD_GAP_MS - 1  # when the end of the log was heard last
         self._quiet_since: int = now
-        self._leader_ms: int = 0  # what its clock said, 0 = never heard
+        self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._leader_said: int = now  # when it said so
         self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
@@ -290,7 +290,7 @@ class Replica:
         self._note_missed(record, now, self.log_end.index)
         if record.epoch != self.log_end.epoch or len(record.body) != BEAT.size:
             return
-        self._leader_ms, self._leader_said = BEAT.unpack(record.body)[0], now
+        self.leader_ms, self._leader_said = BEAT.unpack(record.body)[0], now
         self._hear(record.node, now)
 
     def _hear(self, leader: str, now: int) -> None:
@@ -366,8 +366,8 @@ class Replica:
         self.role = LEADS
         self._written = self.end
         self._acked = self._tail_synced = self.end.index
-        silent_ms = now - self._leader_said if self._leader_ms else 0
-        self.told.append(Leads(record.epoch, self._leader_ms, silent_ms))
+        silent_ms = now - self._leader_said if self.leader_ms else 0
+        self.told.append(Leads(record.epoch, self.leader_ms, silent_ms))
         self._beat_due = now
 
     def _caught_up(self, now: int) -> None:
@@ -437,6 +437,11 @@ class Replica:
         for number, piece in enumerate(pieces, 1):
             is_last = number == len(pieces)
             self._append(BATCH if is_last else PART, piece)
+        return self._written.index
+
+    @property
+    def written(self) -> int:
+        """Return the index of the last record that this node has written, or begun after."""
         return self._written.index
 
     def _append(self, kind: int, body: bytes) -> None:
@@ -521,10 +526,13 @@ class Replica:
         if self.role != LEADS or now < self._beat_due:
             return
         self._beat_due = now + self.settings.heartbeat_ms
-        end = self.end
+        self._log.append(self.heartbeat(broker_ms))
+
+    def heartbeat(self, broker_ms: int) -> bytes:
+        """Return the record that says that this leader lives."""
+        end, node = self.end, self.settings.node
         body = BEAT.pack(broker_ms)
-        node = self.settings.node
-        self._log.append(Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode())
+        return Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode()
 
     def _lead(self, now: int) -> None:
         if not self.is_stalled and now - self._heard_end > self.settings.lease_ms:

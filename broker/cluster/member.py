@@ -1,0 +1,290 @@
+"""This process as a node of a cluster: the replica, its log, its tail and its database on one loop.
+
+Follows until it leads. As leader it commits what the engine writes. Everything is called on the
+loop's thread; syncs of the tail and of the database are made by threads of their own. Read next:
+`storage.replicated.replica` (what a node may do), `broker.cluster.standby` (what clients of a
+follower are told), `broker.cluster.committing`.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event as Signal
+from threading import Thread
+from typing import Final, Protocol
+
+from broker.observe.structured_log import Log
+from storage.api import Store
+from storage.errors import Recoverable, StorageError
+from storage.replicated import anchors
+from storage.replicated.batch_codec import Operation
+from storage.replicated.log_port import ReplicatedLog
+from storage.replicated.members import NONCE_BYTES
+from storage.replicated.overlay import ReplicatedStore
+from storage.replicated.record import Position
+from storage.replicated.replica import (
+    BROKEN,
+    LEADS,
+    Anchor,
+    Committed,
+    Deposed,
+    Leads,
+    Replica,
+    Settings,
+    Tail,
+    Trouble,
+)
+from storage.time import machine_clocks
+
+TICK_S: Final = 0.1
+# How often the database of a node is synced: what it has not synced is read again from the log.
+SYNC_S: Final = 1.0
+
+
+class SharedLog(ReplicatedLog, Protocol):
+    """A log whose news wakes an event loop."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable while there is something to take."""
+        ...
+
+    def close(self) -> None:
+        """End its threads."""
+        ...
+
+
+class KeptTail(Tail, Protocol):
+    """A tail on the disk, synced by a thread of its own."""
+
+    def truncate_before(self, index: int) -> None:
+        """Delete what the database has durably."""
+        ...
+
+    def close(self) -> None:
+        """End its thread."""
+        ...
+
+
+class Database:
+    """The database of this node, as its replica sees it."""
+
+    def __init__(self, base: Store, store: ReplicatedStore) -> None:
+        self._base: Final = base
+        self._store: Final = store
+
+    def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
+        """Apply a batch that was read from the log."""
+        self._store.apply(operations, position, place)
+
+    def remember(self, places: Sequence[Anchor]) -> None:
+        """Note places of the log from where it can be read again."""
+        anchors.save(self._base, places)
+
+
+class Member:
+    """A node. `led`, `deposed` and `committed` are called on the loop's thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        base: Store,
+        make_log: Callable[[int], SharedLog],
+        make_tail: Callable[[Callable[[int], None], Callable[[StorageError], None]], KeptTail],
+        *,
+        log: Log,
+        database_synced: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`make_log` opens the log at a place; `make_tail` is given whom to tell of a sync.
+
+        `database_synced` is called on a thread of its own. Raises `StorageError`.
+        """
+        self.settings: Final = settings
+        self.store: Final = ReplicatedStore(base, self._append)
+        self.led: Callable[[Leads], None] = _nobody
+        self.deposed: Callable[[Deposed], None] = _nobody
+        self.committed: Callable[[int], None] = _nobody
+        self.failed: Callable[[StorageError], None] = _nobody  # told what ends the process
+        self.broker_ms: Callable[[], int] | None = None  # the time of the broker, while it leads
+        self.trouble: str = ""
+        self._base: Final = base
+        self._log: Final = log
+        self._database_synced: Final = database_synced
+        self._leader: str = ""  # who was told to lead last
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: list[Committed] = []  # committed, and not in the database yet
+        self._synced: int = 0
+        reached = self.store.position()
+        self._tail: Final = make_tail(self._tail_synced, self._tail_failed)
+        self._shared: Final = make_log(reached.place)
+        self.replica: Final = Replica(
+            settings,
+            self._shared,
+            Database(base, self.store),
+            self._tail,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            at=Anchor(reached.position, reached.place),
+            anchors=anchors.load(base),
+            now=machine_clocks.boottime_ms(),
+        )
+        self._ends: Final = Signal()
+        self._syncer: Final = Thread(target=self._sync_base, name="base-sync", daemon=True)
+        self._syncer.start()
+
+    @property
+    def written(self) -> int:
+        """Return the index of the newest record that this node has written."""
+        return self.replica.written
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run on this loop from now on."""
+        self._loop = loop
+        loop.add_reader(self._shared.fileno(), self._pump)
+        self._tick()
+
+    def detach(self) -> None:
+        """Run no more until `attach`."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.remove_reader(self._shared.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """End all threads; what is not committed is given up. Idempotent."""
+        self.detach()
+        self._ends.set()
+        self._syncer.join()
+        self._shared.close()
+        self._tail.close()
+
+    # On the loop.
+
+    def _append(self, operations: Sequence[Operation]) -> int:
+        return self.replica.write(operations)
+
+    def _pump(self) -> None:
+        """Take what the log has to say."""
+        try:
+            self.replica.events(self._shared.take(), machine_clocks.boottime_ms())
+            self._tell()
+        except StorageError as error:
+            self.failed(error)
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        now = machine_clocks.boottime_ms()
+        try:
+            self.replica.timeout(now)
+            if self.replica.role == LEADS and self.broker_ms is not None:
+                self.replica.beat(self.broker_ms(), now)
+            self.replica.synced(self._synced)
+            self._tell()
+        except StorageError as error:
+            self.failed(error)
+
+    def _tell(self) -> None:
+        replica = self.replica
+        told, replica.told[:] = list(replica.told), []
+        for each in told:
+            match each:
+                case Committed():
+                    self._waiting.append(each)
+                case Leads():
+                    self._log.info(
+                        "cluster_leads", "this node leads", epoch=each.epoch, silent=each.silent_ms
+                    )
+                    self.led(each)
+                case Deposed():
+                    self._log.warning("cluster_deposed", f"{each.leader} leads now")
+                    self.deposed(each)
+                case Trouble(why):
+                    self._note(why)
+        if self._waiting:
+            self._commit()
+        if replica.leader != self._leader:
+            self._leader = replica.leader
+            if replica.role != LEADS:
+                self._log.info("cluster_follows", f"{self._leader} leads", leader=self._leader)
+
+    def _note(self, why: str) -> None:
+        self.trouble = why
+        if not why:
+            self._log.info("cluster_trouble_ended", "the log is heard again")
+        elif self.replica.role == BROKEN:
+            self.failed(StorageError(f"this node is broken: {why}"))
+        else:
+            self._log.warning("cluster_trouble", why)
+
+    def _commit(self) -> None:
+        """Release what is committed, and bring it to the database."""
+        self.committed(self._waiting[-1].position.index)
+        while self._waiting:
+            first = self._waiting[0]
+            try:
+                self.store.committed(first.position, first.place)
+            except Recoverable:
+                return  # a full disk: the log has it, and the next tick tries again
+            del self._waiting[0]
+
+    @contextlib.contextmanager
+    def beating(self, broker_ms: Callable[[], int]) -> Iterator[None]:
+        """Tell the others that this node lives while no loop runs, as in a recovery."""
+        ends = Signal()
+        thread = Thread(target=self._beat, args=(ends, broker_ms), name="beating", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
+
+    def _beat(self, ends: Signal, broker_ms: Callable[[], int]) -> None:
+        period_s = self.settings.heartbeat_ms / 1000
+        while not ends.wait(period_s):
+            self._shared.append(self.replica.heartbeat(broker_ms()))
+
+    def _tail_synced(self, index: int) -> None:
+        """On the thread of the tail."""
+        self._call(self._tail_is_synced, index)
+
+    def _tail_is_synced(self, index: int) -> None:
+        try:
+            self.replica.tail_synced(index)
+            self._tell()
+        except StorageError as error:
+            self.failed(error)
+
+    def _tail_failed(self, error: StorageError) -> None:
+        """On the thread of the tail."""
+        self._call(self.failed, error)
+
+    def _call(self, call: Callable[..., None], *arguments: object) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(call, *arguments)
+
+    # The thread that syncs the database.
+
+    def _sync_base(self) -> None:
+        while not self._ends.wait(SYNC_S):
+            index = self.store.position().position.index
+            if index == self._synced:
+                continue
+            try:
+                self.store.sync()
+            except Recoverable:
+                continue
+            except StorageError as error:
+                self._call(self.failed, error)
+                return
+            self._database_synced()
+            self._synced = index
+            self._call(self._tail.truncate_before, index)
+
+
+def _nobody(told: object) -> None:
+    return None

@@ -1,0 +1,94 @@
+"""What clients of a node that does not lead are told: where the leader is, or to come again.
+
+Answers each CONNECT with 0x9C and the leader's address [MQTT-5 4.11], in MQTT 3 with "server
+unavailable", and closes. Only plain and TLS listeners are served; others refuse the connection.
+Read next: `broker.cluster.member`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
+from broker.network import tls
+from broker.network.listeners import ListenError, bind
+from broker.observe.structured_log import Log
+from mqtt.decoder import CONNECT_SIZE_MAX, Decoder
+from mqtt.encoder import encode
+from mqtt.packets import V5, Connack, Connect
+from mqtt.reasons import SERVER_UNAVAILABLE, USE_ANOTHER_SERVER
+
+CONNECT_S: Final = 5.0  # to send a whole CONNECT
+READ_BYTES: Final = 4096
+CLIENTS_MAX: Final = 1024  # that are answered at a time
+
+
+class Standby:
+    """The listeners of a node while it does not lead."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], leader: Callable[[], str], log: Log) -> None:
+        """`leader` returns the leader's address, "" = not known."""
+        self._endpoints: Final = endpoints
+        self._leader: Final = leader
+        self._log: Final = log
+        self._servers: Final[list[asyncio.Server]] = []
+        self._clients: int = 0
+        self.answered: int = 0
+        self.port: int = 0  # of the first listener, as bound
+
+    async def open(self) -> None:
+        """Listen; raises `ListenError`."""
+        for endpoint in self._endpoints:
+            if endpoint.type in (UNIX, WEBSOCKET) or endpoint.proxy_protocol:
+                continue
+            assert endpoint.port is not None
+            try:
+                context = tls.server_context(endpoint) if endpoint.has_tls else None
+            except tls.TlsError as problem:
+                raise ListenError(str(problem)) from None
+            for channel in bind(endpoint.section, endpoint.host, endpoint.port):
+                self.port = self.port or channel.getsockname()[1]
+                server = await asyncio.start_server(self._answer, sock=channel, ssl=context)
+                self._servers.append(server)
+
+    async def close(self) -> None:
+        """Listen no more."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        try:
+            if self._clients <= CLIENTS_MAX:
+                async with asyncio.timeout(CONNECT_S):
+                    version = await _connected(reader)
+                    if version:
+                        self.answered += 1
+                        writer.write(self._refusal(version))
+                        await writer.drain()
+        except (OSError, TimeoutError):
+            pass  # it is gone, or says nothing: there is nobody to tell
+        finally:
+            self._clients -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _refusal(self, version: int) -> bytes:
+        leader = self._leader()
+        if version != V5 or not leader:
+            return encode(Connack(reason_code=SERVER_UNAVAILABLE), version)
+        return encode(Connack(reason_code=USE_ANOTHER_SERVER, server_reference=leader), version)
+
+
+async def _connected(reader: asyncio.StreamReader) -> int:
+    """Return the version of the CONNECT that a client sends first, 0 if it is none."""
+    decoder = Decoder("server", CONNECT_SIZE_MAX)
+    while data := await reader.read(READ_BYTES):
+        for packet in decoder.receive(data):
+            return decoder.version if isinstance(packet, Connect) else 0
+        if decoder.error is not None:
+            return 0
+    return 0

@@ -1,0 +1,163 @@
+"""A node of a cluster before it leads: it follows the log, and sends clients to the leader.
+
+The database is open, the engine is not: it starts from the rows when this node leads. Read next:
+`broker.cluster.member`, `broker.process.server`, which serves with what this has opened.
+"""
+
+import asyncio
+import contextlib
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from broker.cluster.lead import Lead
+from broker.cluster.member import KeptTail, Member, SharedLog
+from broker.cluster.standby import Standby
+from broker.configuration.config import Config
+from broker.network.listeners import ListenError
+from broker.observe.metrics import MetricsServer, Status
+from broker.observe.structured_log import Log
+from broker.process.open import OpenBroker, StartError
+from broker.process.systemd import notify
+from session.counters import Counters
+from storage.errors import StorageError
+from storage.local.data_directory import DataDirectory
+from storage.local.opening import OpenDatabase, open_database
+from storage.replicated.replica import Leads, Settings
+from storage.replicated.tail import Tail
+from storage.tables.tables import FAMILIES
+from storage.time import machine_clocks
+
+TAIL: Final = "tail"  # in the data directory
+
+
+async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead | None:
+    """Follow until this node leads; return None if a signal ends the process before.
+
+    `stack` closes what is open in reverse order. Raises `StartError`.
+    """
+    try:
+        directory = stack.enter_context(closing(DataDirectory(config.shell.data_dir)))
+        opened = open_database(
+            directory, families=FAMILIES, accept_data_loss=config.shell.accept_data_loss
+        )
+        stack.enter_context(closing(opened.store))
+        stack.enter_context(closing(opened.watermark))
+        for note in opened.notes:
+            tell = log.error if note.is_loss else log.warning
+            tell(note.event, note.text, **note.fields)
+        member = stack.enter_context(closing(_member(config, log, directory, opened)))
+    except StorageError as problem:
+        raise StartError(str(problem)) from None
+    following = Following(config, log, member)
+    leads = await following.run()
+    if leads is None:
+        return None
+    now = machine_clocks.boottime_ms()
+    return Lead(member, directory, opened, leads.alive_ms, now - leads.silent_ms)
+
+
+def open_broker(
+    config: Config, log: Log, stack: contextlib.ExitStack, lead: Lead | None
+) -> OpenBroker:
+    """Open a broker; as the leader of a cluster, tell the others meanwhile that it lives."""
+    if lead is None:
+        return OpenBroker(config, log, stack)
+    with lead.member.beating(lead.resumed_ms):
+        return OpenBroker(config, log, stack, lead)
+
+
+class Following:
+    """One stretch of following."""
+
+    def __init__(self, config: Config, log: Log, member: Member) -> None:
+        self._config: Final = config
+        self._log: Final = log
+        self._member: Final = member
+        self._status: Final = Status()
+
+    async def run(self) -> Leads | None:
+        """Follow until this node leads, or a signal ends it. Raises `StartError`."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Leads | None] = loop.create_future()
+        member, log = self._member, self._log
+        member.led = lambda leads: _settle(ended, leads)
+        member.failed = lambda error: _fail(ended, error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _settle, ended, None)
+        standby = Standby(self._config.listeners, self._address, log)
+        with contextlib.ExitStack() as stack:
+            self._open_metrics(stack)
+            try:
+                await standby.open()
+            except ListenError as problem:
+                raise StartError(str(problem)) from None
+            self._status.phase = "following"
+            notify(READY=1, STATUS="following")
+            log.info(
+                "following", "this node follows the log of its cluster, and leads if nobody does"
+            )
+            member.attach(loop)
+            try:
+                return await ended
+            except StorageError as problem:
+                raise StartError(str(problem)) from None
+            finally:
+                member.detach()
+                await standby.close()
+
+    def _address(self) -> str:
+        """Return where clients find the leader, "" = not known."""
+        replica = self._member.replica
+        return replica.members.address(replica.leader)
+
+    def _open_metrics(self, stack: contextlib.ExitStack) -> None:
+        shell = self._config.shell
+        if not shell.metrics_enabled:
+            return
+        try:
+            metrics = MetricsServer(
+                shell.metrics_host,
+                shell.metrics_port,
+                counters=Counters(),
+                status=self._status,
+                take_snapshot=lambda timeout_s: None,
+            )
+        except OSError as problem:
+            from broker.network.listeners import bind_problem
+
+            raise StartError(
+                bind_problem("metrics", shell.metrics_host, shell.metrics_port, problem)
+            ) from None
+        stack.callback(metrics.close)
+
+
+def _settle(ended: "asyncio.Future[Leads | None]", leads: Leads | None) -> None:
+    if not ended.done():
+        ended.set_result(leads)
+
+
+def _fail(ended: "asyncio.Future[Leads | None]", error: StorageError) -> None:
+    if not ended.done():
+        ended.set_exception(error)
+
+
+def _member(config: Config, log: Log, directory: DataDirectory, opened: OpenDatabase) -> Member:
+    cluster = config.cluster
+    assert cluster is not None
+    settings = Settings(
+        cluster.node,
+        tuple(cluster.members),
+        address=cluster.advertise or "",
+        takeover_ms=cluster.takeover_ms,
+        accepts_data_loss=config.shell.accept_data_loss,
+    )
+    return Member(
+        settings,
+        opened.store,
+        lambda place: _open_log(config, place),
+        lambda synced, failed: _open_tail(directory.path / TAIL, synced, failed),
+        log=log,
+        database_synced=lambda: opened.watermark.advance(opened.store.synced()),
+    )

@@ -1,0 +1,70 @@
+"""What a client hears from a node that does not lead."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from broker.cluster.standby import Standby
+from broker.configuration.listener_options import Endpoint
+from broker.network.listeners import ListenError
+from broker.observe.structured_log import Log
+from mqtt.decoder import Decoder
+from mqtt.encoder import encode
+from mqtt.packets import V4, V5, Connack, Connect
+from mqtt.reasons import SERVER_UNAVAILABLE, USE_ANOTHER_SERVER
+
+
+async def ask(data: bytes, version: int, leader: str) -> Sequence[object]:
+    """Send `data` to a standby; return the packets that it answers until it closes."""
+    endpoint = Endpoint()
+    endpoint.port = 0
+    standby = Standby([endpoint], lambda: leader, Log(level="error"))
+    await standby.open()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", standby.port)
+        writer.write(data)
+        answer = await reader.read()
+        writer.close()
+        return list(Decoder("client", 0, version).receive(answer)) if answer else []
+    finally:
+        await standby.close()
+
+
+def connack(version: int, leader: str) -> Connack:
+    packets = asyncio.run(ask(encode(Connect("c", version), version), version, leader))
+    assert len(packets) == 1 and isinstance(packets[0], Connack)
+    return packets[0]
+
+
+def test_mqtt_5_names_the_leader() -> None:
+    found = connack(V5, "bob.example:1883")
+    assert found.reason_code == USE_ANOTHER_SERVER
+    assert found.server_reference == "bob.example:1883"
+
+
+def test_without_a_leader_clients_come_again() -> None:
+    assert connack(V5, "").reason_code == SERVER_UNAVAILABLE
+
+
+def test_mqtt_3_says_unavailable() -> None:
+    assert connack(V4, "bob.example:1883").reason_code == 3
+
+
+@pytest.mark.parametrize("data", [b"\x30\x05\x00\x01ahi", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 9])
+def test_what_is_no_connect_is_closed_without_an_answer(data: bytes) -> None:
+    assert asyncio.run(ask(data, V5, "")) == []
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    async def run() -> None:
+        endpoint = Endpoint()
+        endpoint.port = 0
+        first = Standby([endpoint], lambda: "", Log(level="error"))
+        await first.open()
+        endpoint.port = first.port
+        with pytest.raises(ListenError, match="in use by another process"):
+            await Standby([endpoint], lambda: "", Log(level="error")).open()
+        await first.close()
+
+    asyncio.run(run())
