@@ -1,8 +1,12 @@
-"""One suite for both stores: what the broker may rely on, on RocksDB and on the fake disk."""
+"""One suite for all stores: what the broker may rely on.
+
+They are RocksDB, the fake disk, and a replicated store whose log commits late.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -12,15 +16,19 @@ from storage.api import Batch, Store
 from storage.errors import StorageError
 from storage.local.memory import MemoryStore
 from storage.local.rocks import RocksStore
+from storage.tables.tables import META
+from tests.storage.replicated.late_store import LateStore, Log
 
-FAMILIES = ("a", "b")
+FAMILIES = ("a", "b", META)
 
 
-@pytest.fixture(params=["memory", "rocks"])
+@pytest.fixture(params=["memory", "rocks", "replicated"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     store: Store
     if request.param == "memory":
         store = MemoryStore(FAMILIES)
+    elif request.param == "replicated":
+        store = LateStore(MemoryStore(FAMILIES), Log(), Random(request.node.name))
     else:
         store = RocksStore(tmp_path / "db", families=FAMILIES)
     yield store
@@ -98,12 +106,12 @@ def test_last_is_the_greatest_key_below_stop(store: Store) -> None:
 
 
 def test_families_come_and_go(store: Store) -> None:
-    assert sorted(store.families()) == ["a", "b"]
+    assert sorted(store.families()) == ["a", "b", META]
     store.create_family("msg.1")
     store.write([("msg.1", b"k", b"v"), ("a", b"k", b"v")])
-    assert sorted(store.families()) == ["a", "b", "msg.1"]
+    assert sorted(store.families()) == ["a", "b", META, "msg.1"]
     store.drop_family("msg.1")
-    assert sorted(store.families()) == ["a", "b"]
+    assert sorted(store.families()) == ["a", "b", META]
     store.create_family("msg.1")
     assert store.get("msg.1", b"k") is None, "a family that is made again is empty"
     assert store.get("a", b"k") == b"v"
@@ -127,7 +135,7 @@ def test_closing_twice_is_closing(store: Store) -> None:
     store.close()
 
 
-# --- the same operations on both ---
+# --- the same operations on all ---
 
 KEYS = st.binary(max_size=3) | st.sampled_from([b"a", b"b", b"\xff\xff"])
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -140,32 +148,38 @@ STEPS = st.one_of(
     st.tuples(st.just("last"), NAMES, KEYS, KEYS),
     st.tuples(st.just("create"), NAMES),
     st.tuples(st.just("drop"), NAMES),
+    st.tuples(st.just("commit"), st.integers(1, 4)),
     st.tuples(st.sampled_from(["sync", "flush", "compact", "reopen", "restart"])),
 )
 
 
 def _everything(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
-    return {name: store.scan(name, b"", count=10_000) for name in sorted(store.families())}
+    """Return all rows, without what a replicated store keeps of itself."""
+    names = sorted(set(store.families()) - {META})
+    return {name: store.scan(name, b"", count=10_000) for name in names}
 
 
-class _Pair:
-    """Both stores, given the same steps."""
+class _Stores:
+    """A store of each kind, given the same steps. The replicated one commits only by a step."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.memory = MemoryStore(FAMILIES)
         self.rocks = RocksStore(directory, families=FAMILIES)
+        self.late = LateStore(MemoryStore(FAMILIES), Log())
 
     def take(self, step: tuple[object, ...]) -> None:
         what, arguments = str(step[0]), step[1:]
+        if what == "commit":
+            self.late.commit(int(str(arguments[0])))
+            return
         if what in ("flush", "compact", "reopen", "restart"):
             self._upkeep(what)
             return
         families = self.memory.families()
-        answers = [
-            self._answer(store, what, arguments, families) for store in (self.memory, self.rocks)
-        ]
-        assert answers[0] == answers[1]
+        stores: tuple[Store, ...] = (self.memory, self.rocks, self.late)
+        answers = [self._answer(store, what, arguments, families) for store in stores]
+        assert answers[0] == answers[1] == answers[2]
 
     def _upkeep(self, what: str) -> None:
         if what == "flush":
@@ -178,6 +192,7 @@ class _Pair:
             self.rocks.close()
             self.rocks = RocksStore(self.directory)
             self.memory = self.memory.crash(self.memory.unsynced)
+            self.late = self.late.restart()
 
     @staticmethod
     def _answer(
@@ -205,25 +220,25 @@ class _Pair:
         return calls[what](*arguments)
 
     def check(self) -> None:
-        assert _everything(self.memory) == _everything(self.rocks)
+        assert _everything(self.memory) == _everything(self.rocks) == _everything(self.late)
         assert self.memory.sequence() == self.rocks.sequence()
 
 
 def _compare(steps: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        pair = _Pair(Path(directory) / "db")
+        stores = _Stores(Path(directory) / "db")
         for step in steps:
-            pair.take(step)
-        pair.check()
-        pair.take(("restart",))
-        pair.check()
-        pair.rocks.close()
+            stores.take(step)
+        stores.check()
+        stores.take(("restart",))
+        stores.check()
+        stores.rocks.close()
 
 
 @pytest.mark.full
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.lists(STEPS, max_size=30))
-def test_the_fake_disk_answers_as_rocksdb_does(steps: list[tuple[object, ...]]) -> None:
+def test_every_store_answers_as_rocksdb_does(steps: list[tuple[object, ...]]) -> None:
     _compare(steps)
 
 
@@ -231,14 +246,14 @@ def test_reopening_does_not_bring_back_a_dropped_family(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db", families=FAMILIES)
     store.drop_family("a")
     store.reopen()
-    assert store.families() == ["b"]
+    assert store.families() == ["b", META]
     store.close()
 
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=60))
-def test_the_fake_disk_answers_as_rocksdb_does_for_long(steps: list[tuple[object, ...]]) -> None:
+def test_every_store_answers_as_rocksdb_does_for_long(steps: list[tuple[object, ...]]) -> None:
     _compare(steps)
 
 

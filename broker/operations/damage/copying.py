@@ -36,6 +36,7 @@ from storage.log.generations import (
 )
 from storage.log.layouts import blocks, filters, timeline
 from storage.log.layouts.block_format import Block
+from storage.replicated.applied import POSITION_KEY
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
     BACKENDS,
@@ -193,7 +194,7 @@ class Copying:
             elif key == BOOT_KEY:
                 body = unseal(value, "boot")
                 self._boot, self._told = int.from_bytes(body[1:9]), int.from_bytes(body[9:])
-            elif key not in (TOTALS_KEY, FORMAT_KEY):
+            elif key not in (TOTALS_KEY, FORMAT_KEY, POSITION_KEY):
                 self._put(META, key, value)
                 if key == HEARTBEAT_KEY:
                     self._now_ms = Heartbeat.decode(value).broker_ms

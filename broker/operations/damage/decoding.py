@@ -21,6 +21,7 @@ from session.state.will_record import decode_connection
 from storage.errors import CorruptRecord
 from storage.history.packed_rows import split_history_key, unpack
 from storage.log.generations import ROW_PREFIX, decode_generation
+from storage.replicated.applied import POSITION_KEY, decode_reached
 from storage.tables.ban_rows import ADDRESS, decode_ban, split_ban_key
 from storage.tables.feed_rows import decode_row
 from storage.tables.fetch_rows import decode_copy, decode_fetch, split_fetch_key
@@ -119,6 +120,8 @@ def _meta(key: bytes, value: bytes) -> None:
         Heartbeat.decode(value)
     elif key.startswith(ROW_PREFIX):
         decode_generation(value, int.from_bytes(key[len(ROW_PREFIX) :]))
+    elif key == POSITION_KEY:
+        decode_reached(value)
     elif key in META_SIZES and len(unseal(value, key.decode())) != META_SIZES[key]:
         raise ValueError(f"{key.decode()}: {len(value)} bytes, expected {META_SIZES[key] + 4}")
 

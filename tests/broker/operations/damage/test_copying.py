@@ -16,6 +16,8 @@ from storage.api import Batch
 from storage.errors import WriteStalled
 from storage.local.memory import MemoryStore
 from storage.local.rocks import RocksStore
+from storage.replicated.applied import POSITION_KEY, encode_reached
+from storage.replicated.record import Position
 from storage.tables.feed_rows import CONNECTED
 from storage.tables.tables import (
     BACKENDS,
@@ -92,6 +94,16 @@ def test_a_whole_database_is_kept_row_by_row(tmp_path: Path, layout: str) -> Non
     told, rows = repaired_of(data)
     assert told.found.is_whole and told.ended == {} and told.notes == []
     assert rows == rows_of(data)
+
+
+def test_a_copy_claims_no_position_in_the_replicated_log(tmp_path: Path) -> None:
+    data = saved(fleet(), tmp_path / "data")
+    with opened(data) as store:
+        store.write([(META, POSITION_KEY, encode_reached(Position(1, 2), 3))])
+    before = rows_of(data)
+    _, rows = repaired_of(data)
+    del before[META][POSITION_KEY]
+    assert rows == before, "it may lack rows: another node's database must be copied"
 
 
 def test_a_write_that_has_to_wait_is_tried_again(
