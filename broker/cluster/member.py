@@ -14,6 +14,7 @@ from threading import Event as Signal
 from threading import Thread
 from typing import Final, Protocol
 
+from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
 from storage.errors import Recoverable, StorageError
@@ -106,7 +107,9 @@ class Member:
         self.committed: Callable[[int], None] = _nobody
         self.failed: Callable[[StorageError], None] = _nobody  # told what ends the process
         self.broker_ms: Callable[[], int] | None = None  # the time of the broker, while it leads
+        self.looked: Callable[[ClusterFigures], None] = _nobody  # told of figures, now and then
         self.trouble: str = ""
+        self.terms: int = 0  # how often it began to lead
         self._base: Final = base
         self._log: Final = log
         self._database_synced: Final = database_synced
@@ -160,6 +163,26 @@ class Member:
         self._shared.close()
         self._tail.close()
 
+    def resign(self, successor: str) -> None:
+        """Lead no more: `successor` may claim at once, "" = everybody."""
+        self.replica.resign(successor, self.broker_ms() if self.broker_ms is not None else 0)
+
+    def figures(self, now: int) -> ClusterFigures:
+        """Return what the metrics say of this node, at `now` by the boot-time clock."""
+        replica, store = self.replica, self.store
+        return ClusterFigures(
+            role=replica.role,
+            has_leader=bool(replica.leader),
+            epoch=replica.end.epoch,
+            read=replica.end.index,
+            applied=store.position().position.index,
+            durable=self._synced,
+            pending_batches=store.pending,
+            pending_bytes=store.pending_bytes,
+            silent_s=replica.silent_ms(now) / 1000,
+            terms=self.terms,
+        )
+
     # On the loop.
 
     def _append(self, operations: Sequence[Operation]) -> int:
@@ -183,6 +206,7 @@ class Member:
                 self.replica.beat(self.broker_ms(), now)
             self.replica.synced(self._synced)
             self._tell()
+            self.looked(self.figures(now))
         except StorageError as error:
             self.failed(error)
 
@@ -194,6 +218,7 @@ class Member:
                 case Committed():
                     self._waiting.append(each)
                 case Leads():
+                    self.terms += 1
                     self._log.info(
                         "cluster_leads", "this node leads", epoch=each.epoch, silent=each.silent_ms
                     )

@@ -25,8 +25,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from broker import build
+from broker.observe import cluster_figures
 from broker.observe.backend_figures import BackendFigures
 from broker.observe.backlog_figures import BacklogFigures
+from broker.observe.cluster_figures import ClusterFigures
 from broker.version import VERSION
 from session.counters import Counters, LogBuckets
 from storage.history.events import LEVELS
@@ -182,6 +184,8 @@ class Status:
         self.disk: Measured | None = None
         # When the certificates that are served expire, in seconds since 1970, by listener.
         self.certificates: Mapping[str, int] = {}
+        # Of a node of a cluster; None = this broker is in none.
+        self.cluster: ClusterFigures | None = None
         # What is owed, as it was counted last; None = it was not counted yet.
         self.backlog: BacklogFigures | None = None
 
@@ -241,6 +245,8 @@ class BrokerCollector(Collector):
         yield from self._sessions()
         yield from self._storage()
         yield from self._surroundings()
+        if self._status.cluster is not None:
+            yield from cluster_figures.families(self._status.cluster)
         snapshot = self._fresh_snapshot()
         if snapshot is not None:
             yield from _gauges(snapshot)

@@ -8,16 +8,18 @@ import asyncio
 import contextlib
 import signal
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
+from broker.cluster import describing
 from broker.cluster.lead import Lead
-from broker.cluster.member import KeptTail, Member, SharedLog
+from broker.cluster.member import Member
 from broker.cluster.standby import Standby
 from broker.configuration.config import Config
 from broker.network.listeners import ListenError
+from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.metrics import MetricsServer, Status
 from broker.observe.structured_log import Log
+from broker.operations.control_socket import ControlError, ControlServer, Request
 from broker.process.open import OpenBroker, StartError
 from broker.process.systemd import notify
 from session.counters import Counters
@@ -25,7 +27,6 @@ from storage.errors import StorageError
 from storage.local.data_directory import DataDirectory
 from storage.local.opening import OpenDatabase, open_database
 from storage.replicated.replica import Leads, Settings
-from storage.replicated.tail import Tail
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 
@@ -84,11 +85,13 @@ class Following:
         member, log = self._member, self._log
         member.led = lambda leads: _settle(ended, leads)
         member.failed = lambda error: _fail(ended, error)
+        member.looked = self._note_figures
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _settle, ended, None)
         standby = Standby(self._config.listeners, self._address, log)
         with contextlib.ExitStack() as stack:
             self._open_metrics(stack)
+            self._open_control(stack, loop)
             try:
                 await standby.open()
             except ListenError as problem:
@@ -107,10 +110,34 @@ class Following:
                 member.detach()
                 await standby.close()
 
+    def _note_figures(self, figures: ClusterFigures) -> None:
+        self._status.cluster = figures
+
     def _address(self) -> str:
         """Return where clients find the leader, "" = not known."""
         replica = self._member.replica
         return replica.members.address(replica.leader)
+
+    def _open_control(self, stack: contextlib.ExitStack, loop: asyncio.AbstractEventLoop) -> None:
+        """Open the control socket, if the file system allows one."""
+        try:
+            control = ControlServer(
+                self._config.shell.data_dir,
+                self._answer,
+                lambda call: loop.call_soon_threadsafe(call),
+                failed=lambda why: self._log.warning("control", why),
+            )
+        except OSError as problem:
+            self._log.warning("control", f"no control socket: {problem.strerror}")
+            return
+        stack.callback(control.close)
+
+    def _answer(self, request: Request) -> Request:
+        """Answer what can be asked of a node that does not lead."""
+        if request.get("do") == describing.STATUS:
+            return describing.status(self._member)
+        leader = self._member.replica.leader or "nobody"
+        raise ControlError(f"this node follows; {leader} leads: ask there")
 
     def _open_metrics(self, stack: contextlib.ExitStack) -> None:
         shell = self._config.shell

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from broker import build
+from broker.cluster import describing
 from broker.cluster.committing import ReplicatedCommitter
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
@@ -23,9 +24,10 @@ from broker.history.exporter import Exporter, why_not
 from broker.history.segment_process_link import SegmenterLink
 from broker.loop.driver import Driver
 from broker.network.listeners import ListenError
+from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
-from broker.operations.control_socket import Answer, ControlServer, Request
+from broker.operations.control_socket import Answer, ControlError, ControlServer, Request
 from broker.operations.owing.count_thread import Counted, CountThread
 from broker.process import feeding, following
 from broker.process.children.admin_child import AdminChild
@@ -139,6 +141,8 @@ class Server:
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
         self._is_deposed: bool = False
+        self._successor: str | None = None  # who leads from now on, by an operator's will
+        self._ended: Final = asyncio.Event()
         self._admin: Final = (
             None
             if opened.config.shell.admin_listen is None
@@ -146,13 +150,14 @@ class Server:
         )
         self._reload: Final = Reload(opened, self._driver, read_config)
         self._reception: Final = Reception(opened, self._driver, self._reload)
+        self._reception.open(describing.REQUESTS, self._cluster_desk)
         self._reception.open(feeding.REQUESTS, lambda asked: feeding.answer(self._feeding, asked))
 
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
         driver, loop = self._driver, self._driver.loop
-        ended = asyncio.Event()
-        committer = self._make_committer(ended)
+        ended = self._ended
+        committer = self._make_committer()
         self._opened.stack.callback(committer.close)
         self._open_control()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -178,7 +183,7 @@ class Server:
             return await self._step_down()
         return await self._drain()
 
-    def _make_committer(self, ended: asyncio.Event) -> Committing:
+    def _make_committer(self) -> Committing:
         """Return what tells which batches are durable: on this disk, or in the cluster's log."""
         opened, driver = self._opened, self._driver
         lead = opened.lead
@@ -186,7 +191,8 @@ class Server:
             member = lead.member
             member.broker_ms = opened.clock.now
             member.failed = self._die
-            member.deposed = lambda told: self._note_deposed(told, ended)
+            member.deposed = self._note_deposed
+            member.looked = self._note_figures
             committer = ReplicatedCommitter(member, driver.durable, driver.loop)
             member.attach(driver.loop)
             return committer
@@ -202,12 +208,35 @@ class Server:
             direct=store.open_direct() if durability == FSYNC else None,
         )
 
-    def _note_deposed(self, told: Deposed, ended: asyncio.Event) -> None:
+    def _note_deposed(self, told: Deposed) -> None:
         """Another node leads: release nothing any more, and tell the clients where it is."""
         self._is_deposed = True
         self._status.phase = "draining"
         self._driver.send_away(USE_ANOTHER_SERVER, told.address)
-        ended.set()
+        self._ended.set()
+
+    def _note_figures(self, figures: ClusterFigures) -> None:
+        self._status.cluster = figures
+
+    def _cluster_desk(self, request: Request) -> Answer:
+        """Answer what is asked of this node's cluster."""
+        lead = self._opened.lead
+        if lead is None:
+            raise ControlError('this broker is in no cluster: its storage.backend is "local"')
+        if request["do"] == describing.STATUS:
+            return describing.status(lead.member)
+        self._successor = describing.successor(lead.member, request)
+        self._log.info("cluster_hand_over", f"handing over to {self._successor}")
+        self._ended.set()
+        return {"leader": self._successor}
+
+    async def _resign(self) -> None:
+        """Let another node lead at once, rather than when it misses this one."""
+        lead = self._opened.lead
+        if lead is not None:
+            lead.member.resign(self._successor or "")
+            await asyncio.sleep(SENT_AWAY_S)
+            lead.member.detach()
 
     async def _step_down(self) -> int:
         """End this broker, and leave what is not committed; the process goes on as a follower."""
@@ -375,10 +404,15 @@ class Server:
             await self._feeding.close()
         if self._admin is not None:
             await self._admin.close()
+        if is_drained:
+            await self._resign()
         self._driver.stop()
         if not is_drained:
             self._log.error("exit", f"not drained in {timeout_s:g} s; ending without")
             _exit_now(EXIT_FAILED)
+        if self._successor is not None:
+            self._log.info("cluster_handed_over", f"{self._successor} is to lead")
+            return EXIT_DEPOSED
         self._log.info("exit", "everything is durable; good-bye")
         return EXIT_OK
 

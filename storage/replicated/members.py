@@ -67,6 +67,11 @@ class Members:
             self.heard[node] = presence
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all members, sorted."""
+        return self._members
+
+    @property
     def are_heard(self) -> bool:
         """Return whether what is read now was written since this process began."""
         return self._was_heard

@@ -54,6 +54,7 @@ DEPOSED: Final = "deposed"  # the process must begin anew
 BROKEN: Final = "broken"  # needs a copy of another node's database
 
 BEAT: Final = struct.Struct(">Q")
+RESIGNED: Final = b"R"  # behind the time: the leader resigns, in favour of the name that follows
 ANCHORS_MAX: Final = 64
 # The log counts as heard without a break while it is read to its end at least so often.
 HEARD_GAP_MS: Final = 1000
@@ -288,9 +289,9 @@ class Replica:
 
     def _beat(self, record: Record, now: int) -> None:
         self._note_missed(record, now, self.log_end.index)
-        if record.epoch != self.log_end.epoch or len(record.body) != BEAT.size:
+        if record.epoch != self.log_end.epoch or len(record.body) < BEAT.size:
             return
-        self.leader_ms, self._leader_said = BEAT.unpack(record.body)[0], now
+        self.leader_ms, self._leader_said = BEAT.unpack_from(record.body)[0], now
         self._hear(record.node, now)
 
     def _hear(self, leader: str, now: int) -> None:
@@ -533,6 +534,19 @@ class Replica:
         end, node = self.end, self.settings.node
         body = BEAT.pack(broker_ms)
         return Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode()
+
+    def silent_ms(self, now: int) -> int:
+        """Return how long ago the end of the log was heard last."""
+        return now - self._heard_end
+
+    def resign(self, successor: str, broker_ms: int) -> None:
+        """Lead no more: `successor` may claim at once, "" = everybody. All must be committed."""
+        if self.role != LEADS:
+            return
+        self.role = DEPOSED
+        body = BEAT.pack(broker_ms) + RESIGNED + successor.encode()
+        end, node = self.end, self.settings.node
+        self._log.append(Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode())
 
     def _lead(self, now: int) -> None:
         if not self.is_stalled and now - self._heard_end > self.settings.lease_ms:

@@ -1,0 +1,68 @@
+"""What an operator sees of a node and its cluster, as texts for the control socket.
+
+Read next: `broker.cluster.member`.
+"""
+
+import json
+from typing import Final
+
+from broker.cluster.member import Member
+from broker.operations.control_socket import ControlError, Request
+from storage.replicated.replica import LEADS
+
+STATUS: Final = "cluster_status"
+PROMOTE: Final = "cluster_promote"
+REQUESTS: Final = frozenset({STATUS, PROMOTE})
+
+
+def status(member: Member) -> Request:
+    """Return where a node is: its role, who leads, how far log, database and members are."""
+    replica = member.replica
+    reached = member.store.position()
+    members = [
+        {
+            "node": name,
+            "address": each.address,
+            "read": each.reached,
+            "durable": each.durable,
+            "heard": True,
+        }
+        for name, each in replica.members
+    ]
+    heard = {each["node"] for each in members}
+    members += [
+        {"node": name, "address": "", "read": 0, "durable": 0, "heard": False}
+        for name in replica.members.names
+        if name not in heard and name != member.settings.node
+    ]
+    return {
+        "node": member.settings.node,
+        "role": replica.role,
+        "leader": replica.leader,
+        "epoch": str(replica.end.epoch),
+        "read": str(replica.end.index),
+        "written": str(max(replica.written, replica.end.index)),
+        "applied": str(reached.position.index),
+        "place": str(replica.place),
+        "pending": str(member.store.pending),
+        "trouble": member.trouble,
+        "members": json.dumps(members),
+    }
+
+
+def successor(member: Member, request: Request) -> str:
+    """Return whom a request names to lead from now on. Raises `ControlError`."""
+    node = request.get("node", "")
+    replica = member.replica
+    if replica.role != LEADS:
+        leader = replica.leader or "nobody"
+        raise ControlError(f"this node does not lead; {leader} does: ask there")
+    if node == member.settings.node:
+        raise ControlError(f"{node} leads already")
+    if node not in replica.members.names:
+        names = ", ".join(replica.members.names)
+        raise ControlError(f"no member {node!r}; the members are {names}")
+    found = dict(replica.members).get(node)
+    if found is None:
+        raise ControlError(f"{node} was not heard since this node began: it could not take over")
+    return node

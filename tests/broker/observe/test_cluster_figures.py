@@ -1,0 +1,43 @@
+"""What /metrics says of a node of a cluster."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from broker.observe.cluster_figures import ClusterFigures, families
+
+FIGURES = ClusterFigures(
+    role="leader",
+    has_leader=True,
+    epoch=7,
+    read=120,
+    applied=118,
+    durable=90,
+    pending_batches=2,
+    pending_bytes=512,
+    silent_s=0.25,
+    terms=3,
+)
+
+
+def test_every_figure_is_a_metric_and_one_role_is_one() -> None:
+    class Node(Collector):
+        def collect(self):  # type: ignore[no-untyped-def]
+            return families(FIGURES)
+
+    registry = CollectorRegistry()
+    registry.register(Node())
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'holdfast_cluster_role{role="leader"} 1.0' in lines
+    assert 'holdfast_cluster_role{role="follower"} 0.0' in lines
+    for line in (
+        "holdfast_cluster_terms_total 3.0",
+        "holdfast_cluster_has_leader 1.0",
+        "holdfast_cluster_epoch 7.0",
+        "holdfast_cluster_read_index 120.0",
+        "holdfast_cluster_applied_index 118.0",
+        "holdfast_cluster_durable_index 90.0",
+        "holdfast_cluster_pending_batches 2.0",
+        "holdfast_cluster_pending_bytes 512.0",
+        "holdfast_cluster_silent_seconds 0.25",
+    ):
+        assert line in lines, line

@@ -1,0 +1,154 @@
+"""Real nodes, a real log of three Kafka brokers, real clients: nothing acknowledged is lost.
+
+`HOLDFAST_FAILOVERS` is the number of times that the leader is taken away (5 here, 200 before a
+release), `HOLDFAST_KILL_SEED` sets how and when.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.replication.kafka_cluster import KafkaCluster, clusters, needs_kafka
+
+from broker.cluster.describing import STATUS
+from broker.operations.control_socket import ask
+from mqtt.reasons import USE_ANOTHER_SERVER
+from tests.durability.mixed_load import MixedLoad
+from tests.durability.process import BrokerProcess, holdfast, http_get
+from tests.durability.rawclient import RawClient
+from tests.replication.front import Front
+
+pytestmark = [pytest.mark.ci, needs_kafka]
+
+FAILOVERS: Final = int(os.environ.get("HOLDFAST_FAILOVERS", "5"))
+SEED: Final = int(os.environ.get("HOLDFAST_KILL_SEED", "1"))
+LEAD_S: Final = 120.0
+NAMES: Final = ("ann", "bob")
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    yield from clusters(tmp_path_factory.mktemp("kafka"))
+
+
+class Cluster:
+    """Two nodes and what is in front of them."""
+
+    def __init__(self, kafka: KafkaCluster, directory: Path) -> None:
+        self.topic: Final = kafka.create(max_message_bytes="4194304", **KEPT)
+        self.nodes: Final = {name: self._node(kafka, directory, name) for name in NAMES}
+        for node in self.nodes.values():
+            node.launch()
+        self.front: Final = Front(list(self.nodes.values()))
+
+    def _node(self, kafka: KafkaCluster, directory: Path, name: str) -> BrokerProcess:
+        node = holdfast(directory / name)
+        config = directory / name / "holdfast.toml"
+        config.write_text(
+            CONFIG.format(
+                servers=list(kafka.servers),
+                topic=self.topic,
+                name=name,
+                names=list(NAMES),
+                port=node.port,
+            )
+        )
+        node.arguments = ("-c", str(config))
+        return node
+
+    def name_of(self, node: BrokerProcess) -> str:
+        """Return the name of a node."""
+        return next(name for name, each in self.nodes.items() if each is node)
+
+    def other(self, node: BrokerProcess) -> BrokerProcess:
+        """Return the other node."""
+        return next(each for each in self.nodes.values() if each is not node)
+
+    def close(self) -> None:
+        """End all."""
+        self.front.close()
+        for node in self.nodes.values():
+            node.close()
+
+
+KEPT: Final = {"retention_ms": "-1", "retention_bytes": "-1"}
+CONFIG: Final = """\
+[storage]
+backend = "kafka"
+
+[storage.kafka]
+servers = {servers}
+topic = "{topic}"
+node = "{name}"
+members = {names}
+advertise = "127.0.0.1:{port}"
+"""
+
+
+@pytest.fixture
+def cluster(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(kafka, tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def _follows(node: BrokerProcess) -> bool:
+    return "following" in http_get(node.metrics_port, "/readyz")[1]
+
+
+def _until_follows(node: BrokerProcess) -> None:
+    deadline = time.monotonic() + LEAD_S
+    while not _follows(node):
+        assert time.monotonic() < deadline and node.is_running(), node.tail()
+        time.sleep(0.1)
+
+
+def test_a_follower_names_the_leader_and_refuses(cluster: Cluster) -> None:
+    leader = cluster.front.wait_for_leader(LEAD_S)
+    follower = cluster.other(leader)
+    _until_follows(follower)
+    client = RawClient(follower.port, "lost", version=5)
+    deadline = time.monotonic() + LEAD_S
+    status = describe(follower)
+    while not any(each["address"] for each in json.loads(status["members"])):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        status = describe(follower)
+    connack = client.connect(reason=USE_ANOTHER_SERVER)
+    assert connack.server_reference == f"127.0.0.1:{leader.port}"
+    RawClient(follower.port, "lost", version=4).connect(reason=3)
+    assert status["role"] == "follower" and status["leader"] == cluster.name_of(leader)
+
+
+def describe(node: BrokerProcess) -> dict[str, str]:
+    """Return what a node says of its cluster."""
+    return ask(node.data_dir, {"do": STATUS})
+
+
+def test_nothing_acknowledged_is_lost_when_leaders_are_taken_away(cluster: Cluster) -> None:
+    leader = cluster.front.wait_for_leader(LEAD_S)
+    _until_follows(cluster.other(leader))
+    rng = random.Random(SEED)
+    load = MixedLoad(cluster.front.port, SEED)
+    load.start()
+    for turn in range(FAILOVERS):
+        time.sleep(rng.uniform(1.0, 3.0))
+        if turn % 2:
+            leader.freeze()
+            new = cluster.front.wait_for_leader(LEAD_S, than=leader)
+            time.sleep(rng.uniform(0.1, 1.0))
+            leader.thaw()
+        else:
+            leader.kill()
+            new = cluster.front.wait_for_leader(LEAD_S, than=leader)
+            leader.launch()
+        _until_follows(leader)
+        leader = new
+    faults = load.finish()
+    assert not faults, "\n".join(faults)
+    assert load.acknowledged() > FAILOVERS * 50
