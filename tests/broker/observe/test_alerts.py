@@ -290,9 +290,18 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
     "HoldfastBackendDeadLetters": ({'holdfast_backend_dead_letters{backend="b"}': "0x5 1x60"}, 7),
     "HoldfastBackendRewound": ({'holdfast_backend_rewinds_total{backend="b"}': "0x5 1x60"}, 7),
     "HoldfastBackendGap": ({'holdfast_backend_gaps_total{backend="b"}': "0x5 1x60"}, 7),
+    "HoldfastClusterHasNoLeader": ({"holdfast_cluster_has_leader": "1x5 0x60"}, 7),
+    "HoldfastClusterLogNotHeard": ({"holdfast_cluster_silent_seconds": "0x5 0+60x60"}, 8),
+    "HoldfastClusterChangesLeader": ({"holdfast_cluster_epoch": "1x5 3x5 6x60"}, 12),
     "HoldfastLoopLag": ({"holdfast_event_loop_lag_seconds": "0.6x60"}, 5),
     "HoldfastInternalErrors": ({"holdfast_internal_errors_total": "0x5 1x60"}, 7),
 }
+
+
+def test_a_follower_is_not_ready_and_no_alert(tmp_path: Path) -> None:
+    role = 'holdfast_cluster_role{role="follower"}'
+    judge(tmp_path, {"holdfast_ready": "0x60", role: "1x60"}, {30: []})
+    judge(tmp_path, {"holdfast_ready": "0x60", role: "0x60"}, {30: ["HoldfastNotReady"]})
 
 
 def test_every_alert_of_the_file_is_tried() -> None:
