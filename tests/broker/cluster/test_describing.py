@@ -1,0 +1,63 @@
+"""What an operator reads of a node, and whom it hands over to."""
+
+import asyncio
+import json
+
+import pytest
+
+from broker.cluster import describing
+from broker.operations.control_socket import ControlError
+from tests.broker.cluster.town import NAMES, Town
+
+
+def test_a_leader_says_how_far_each_member_is(town: Town) -> None:
+    async def run() -> None:
+        name = await town.elect()
+        other = next(each for each in NAMES if each != name)
+        status = describing.status(town.members[name])
+        assert (status["role"], status["leader"], status["node"]) == ("leader", name, name)
+        assert int(status["epoch"]) >= 1
+        assert int(status["read"]) >= int(status["applied"]) >= 1
+        (member,) = json.loads(status["members"])
+        assert member["node"] == other and member["heard"]
+        assert member["address"] == f"{other}:1883"
+
+    asyncio.run(run())
+
+
+def test_a_member_that_was_never_heard_is_told(town: Town) -> None:
+    async def run() -> None:
+        town.start("ann")
+        (member,) = json.loads(describing.status(town.members["ann"])["members"])
+        assert member == {"node": "bob", "address": "", "read": 0, "durable": 0, "heard": False}
+
+    asyncio.run(run())
+
+
+def test_whom_a_leader_hands_over_to(town: Town) -> None:
+    async def run() -> None:
+        name = await town.elect()
+        leader = town.members[name]
+        other = next(each for each in NAMES if each != name)
+        assert describing.successor(leader, {"node": other}) == other
+        for node, why in ((name, "leads already"), ("eve", "no member 'eve'"), ("", "no member")):
+            with pytest.raises(ControlError, match=why):
+                describing.successor(leader, {"node": node})
+        with pytest.raises(ControlError, match=f"does not lead; {name} does"):
+            describing.successor(town.members[other], {"node": name})
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_resigns_is_followed_at_once_by_whom_it_names(town: Town) -> None:
+    async def run() -> None:
+        name = await town.elect()
+        other = next(each for each in NAMES if each != name)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        town.members[name].resign(other)
+        second, told = await town.led.get()
+        assert second == other and loop.time() - began < 20
+        assert told.silent_ms < town.takeover_ms
+
+    asyncio.run(run())
