@@ -153,6 +153,8 @@ SHELLS: Final[dict[str, str]] = {
     "storage.history.segment_names": "lists directories",
     "storage.history.segments": "writes and reads files",
     "storage.local": "the disk of this machine",
+    "storage.replicated.kafka": "the servers of Kafka",
+    "storage.replicated.kafka_log": "the threads that talk to them",
     "storage.time.machine_clocks": "reads clocks",
 }
 
@@ -200,6 +202,7 @@ NO_MIRROR: Final[dict[str, str]] = {
     "holdfast_mqtt.__main__": "three lines; tests/packaging/test_installed.py runs them",
     "conformance.tables": "tables; tests/conformance/test_packets.py reads packets by them",
     "audit.input.session_columns": "a tuple of columns; test_session_lifetimes.py feeds them",
+    "storage.replicated.kafka_log": "wiring; tests/replication/test_kafka_log.py runs it",
     "storage.api": "protocols",
     "storage.errors": "names",
     "storage.log.layouts.api": "protocols",
