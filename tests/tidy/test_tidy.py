@@ -93,6 +93,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",
         "storage/local/committer.py::Committer._run": "shell boundary: the committer's thread",
+        "storage/replicated/tail_syncer.py::TailSyncer._run": "shell boundary: the tail's thread",
         "storage/local/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
         "conformance/runner.py::_Session._attempt": "whatever a check raises is its result",
     },
@@ -155,6 +156,8 @@ SHELLS: Final[dict[str, str]] = {
     "storage.local": "the disk of this machine",
     "storage.replicated.kafka": "the servers of Kafka",
     "storage.replicated.kafka_log": "the threads that talk to them",
+    "storage.replicated.tail": "writes and reads files",
+    "storage.replicated.tail_syncer": "a thread",
     "storage.time.machine_clocks": "reads clocks",
 }
 
