@@ -58,6 +58,11 @@ class SharedLog(ReplicatedLog, Protocol):
 class KeptTail(Tail, Protocol):
     """A tail on the disk, synced by a thread of its own."""
 
+    @property
+    def synced(self) -> int:
+        """Return the greatest index that is synced, and still there."""
+        ...
+
     def truncate_before(self, index: int) -> None:
         """Delete what the database has durably."""
         ...
@@ -91,7 +96,7 @@ class Member:
         settings: Settings,
         base: Store,
         make_log: Callable[[int], SharedLog],
-        make_tail: Callable[[Callable[[int], None], Callable[[StorageError], None]], KeptTail],
+        make_tail: Callable[[Callable[[], None], Callable[[StorageError], None]], KeptTail],
         *,
         log: Log,
         database_synced: Callable[[], None] = lambda: None,
@@ -272,13 +277,13 @@ class Member:
         while not ends.wait(period_s):
             self._shared.append(self.replica.heartbeat(broker_ms()))
 
-    def _tail_synced(self, index: int) -> None:
+    def _tail_synced(self) -> None:
         """On the thread of the tail."""
-        self._call(self._tail_is_synced, index)
+        self._call(self._tail_is_synced)
 
-    def _tail_is_synced(self, index: int) -> None:
+    def _tail_is_synced(self) -> None:
         try:
-            self.replica.tail_synced(index)
+            self.replica.tail_synced(self._tail.synced)
             self._tell()
         except StorageError as error:
             self.failed(error)

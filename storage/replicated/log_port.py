@@ -21,21 +21,22 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Everything before `end` was read, and nothing more is in the log now."""
+    """Everything before `end` was read, and a moment ago nothing more was in the log."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What was appended with `token`, or its like, is kept on enough machines."""
+    """What was appended with `token` is at `place`; it and all before it are on enough machines."""
 
     token: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What was appended with `token` may be in the log or not."""
+    """What was appended with `token` may be in the log or not, or it is not known where."""
 
     token: int
     why: str
@@ -43,7 +44,10 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """The log ends at `end` now and was longer before: it has lost what it had promised to keep."""
+    """The log ends at `end` now, or did so for a while, and was longer before: it has lost records.
+
+    It is told before anything is read, or that nothing is there, that came in place of the lost.
+    """
 
     end: int
 

@@ -6,14 +6,22 @@ of its own. Pure. Read next: `storage.replicated.replica`.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from storage.replicated.record import NotARecord, Record
 
-BODY: Final = struct.Struct(">16sQQ")
+BODY: Final = struct.Struct(">16sQQQ")
 NONCE_BYTES: Final = 16
+# So often another process says that it is this node before it is believed: one that was killed may
+# have had a word or two on its way.
+TWINS_MIN: Final = 3
+
+# How far a chain of records reaches: epoch and index. The epoch counts first: what an old leader
+# wrote to its own tail may be long, and none of it may ever have counted.
+Reach: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +29,26 @@ class Presence:
     """What a node says of itself."""
 
     nonce: bytes  # of its process
-    longest: int  # index of its last record, those that it only has in its own tail included
-    reached: int  # index of its last record that it has read from the log
+    longest: Reach  # its last record, those that it only has in its own tail included
+    reached: Reach  # its last record that it has read from the log
     durable: int  # the index to which its database is synced
     address: str  # where clients find it, "" = nobody said
 
     def encode(self) -> bytes:
         """Return the body of a record."""
-        return BODY.pack(self.nonce, self.longest, self.durable) + self.address.encode()
+        return BODY.pack(self.nonce, *self.longest, self.durable) + self.address.encode()
 
 
 def decode(record: Record) -> Presence:
     """Return what the record of a node says. Raises `NotARecord`."""
     if len(record.body) < BODY.size:
         raise NotARecord(f"presence of {len(record.body)} bytes, expected {BODY.size} or more")
-    nonce, longest, durable = BODY.unpack_from(record.body)
+    nonce, epoch, index, durable = BODY.unpack_from(record.body)
     try:
         address = record.body[BODY.size :].decode()
     except UnicodeDecodeError:
         raise NotARecord("the node's address is not UTF-8") from None
-    return Presence(nonce, longest, record.index, durable, address)
+    return Presence(nonce, (epoch, index), (record.epoch, record.index), durable, address)
 
 
 class Members:
@@ -51,20 +59,9 @@ class Members:
         self._node: Final = node
         self._members: Final = tuple(sorted(set(members) | {node}))
         self._nonce: Final = nonce
-        self._was_heard = False  # has this node read its own first word?
+        self._first_word: int | None = None  # its place, None = not read yet
+        self._twins: Final[Counter[bytes]] = Counter()  # words of other processes of this name
         self.heard: Final[dict[str, Presence]] = {}
-
-    @property
-    def rank(self) -> int:
-        """Return the place of this node among all, from 0: who is before it tries earlier."""
-        return self._members.index(self._node)
-
-    def take(self, node: str, presence: Presence) -> None:
-        """Take what a node said of itself, in the order of the log."""
-        if node == self._node:
-            self._was_heard = self._was_heard or presence.nonce == self._nonce
-        elif self._was_heard:
-            self.heard[node] = presence
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,22 +69,48 @@ class Members:
         return self._members
 
     @property
-    def are_heard(self) -> bool:
-        """Return whether what is read now was written since this process began."""
-        return self._was_heard
+    def rank(self) -> int:
+        """Return the place of this node among all, from 0: who is before it tries earlier."""
+        return self._members.index(self._node)
+
+    def take(self, node: str, presence: Presence, place: int) -> None:
+        """Take what a node said of itself at a place of the log."""
+        if node != self._node:
+            if self.is_new(place):
+                self.heard[node] = presence
+        elif presence.nonce != self._nonce:
+            self._twins[presence.nonce] += self.is_new(place)
+        elif self._first_word is None:
+            self._first_word = place
+
+    def is_new(self, place: int) -> bool:
+        """Return whether what is at this place was written since this process began."""
+        return self._first_word is not None and place > self._first_word
+
+    @property
+    def has_twin(self) -> bool:
+        """Return whether another process says that it is this node."""
+        return any(count >= TWINS_MIN for count in self._twins.values())
+
+    def shrunk(self, end: int) -> None:
+        """Forget what was heard if the log lost this node's first word."""
+        if self._first_word is not None and self._first_word >= end:
+            self._first_word = None
+            self.heard.clear()
+            self._twins.clear()
 
     def missing(self) -> list[str]:
         """Return the members that said nothing since this node's own first word."""
-        if not self._was_heard:
+        if self._first_word is None:
             return list(self._members)
         return [name for name in self._members if name != self._node and name not in self.heard]
 
-    def ahead_of(self, longest: int) -> list[str]:
-        """Return the members that have more than `longest` records, counted or not."""
+    def ahead_of(self, longest: Reach) -> list[str]:
+        """Return the members whose records reach further than `longest`, counted or not."""
         return sorted(name for name, each in self.heard.items() if each.longest > longest)
 
-    def have_read_beyond(self, reached: int) -> list[str]:
-        """Return the members that have read more than `reached` records from the log."""
+    def have_read_beyond(self, reached: Reach) -> list[str]:
+        """Return the members that have read records from the log beyond `reached`."""
         return sorted(name for name, each in self.heard.items() if each.reached > reached)
 
     def twice_durable(self, durable: int) -> int:

@@ -2,23 +2,36 @@
 
 It promises what Kafka promises: an acknowledged record, and all before it, stay; one that was only
 read may be lost with the machines that had it, unless it was acknowledged; whether an append that
-failed is in the log is not known. It can also break its promise (`lose` with `promised=True`), as
-after a power cut of all its machines. Read next: `tests.replication.world`.
+failed is in the log is not known, and it may get there much later. Places have gaps. It can also
+break its promise (`lose` with `promised=True`), as after a power cut of all its machines.
+
+It follows the chain itself, so that a test knows which records count without asking a replica.
+Read next: `tests.replication.world`.
 """
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
 from storage.replicated.log_port import Acked, CaughtUp, Event, Missing, Read, Shrunk, Unknown
+from storage.replicated.record import CHAINED, Position, after, decode
+from storage.replicated.record import counts as continues  # planted bugs replace the other name
+
+GHOSTS_MAX: Final = 20
 
 
 class SharedLog:
     """What the machines of the log keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: Random, gaps: float = 0.0) -> None:
         self.first: int = 0  # place of the first record that is kept
-        self.records: list[bytes] = []
+        self.records: list[bytes | None] = []  # None = a place without a record
+        self.chain: list[tuple[int, Position]] = []  # what counts, by its place
+        self.late: Final[list[bytes]] = []  # what may get here late
+        self.on_delete: Callable[[int], None] = lambda _: None
+        self._random: Final = random
+        self._gaps: Final = gaps
         self.promised: int = 0  # everything before this place was acknowledged
         self.lines: Final[list[Line]] = []
         self.lost: int = 0  # how often records were lost
@@ -30,24 +43,43 @@ class SharedLog:
 
     def add(self, data: bytes) -> None:
         """Append a record."""
+        if self._gaps and self._random.random() < self._gaps:
+            self.records.append(None)
+        record = decode(data)
+        end = self.chain[-1][1] if self.chain else Position()
+        if record.kind in CHAINED and continues(record, end):
+            self.chain.append((self.end, after(record, data)))
         self.records.append(data)
+
+    def delay(self, data: bytes) -> None:
+        """Let a record that did not arrive do so much later, perhaps."""
+        if len(self.late) < GHOSTS_MAX:
+            self.late.append(data)
+
+    def arrive(self) -> None:
+        """Let one of those arrive."""
+        if self.late:
+            self.add(self.late.pop(self._random.randrange(len(self.late))))
 
     def lose(self, count: int, *, promised: bool = False) -> int:
         """Lose up to `count` records at the end; return how many."""
-        floor = self.first if promised else max(self.first, self.promised)
+        # The first place of a log that was deleted before it is the oldest that nodes remember.
+        floor = max(self.first + (self.first > 0), 0 if promised else self.promised)
         gone = max(0, min(count, self.end - floor))
         if gone:
             del self.records[len(self.records) - gone :]
             self.promised = min(self.promised, self.end)
             self.lost += 1
+            while self.chain and self.chain[-1][0] >= self.end:
+                self.chain.pop()
             for line in self.lines:
                 line.shrunk(self.end)
         return gone
 
     def delete_before(self, place: int) -> None:
         """Delete what is before a place."""
-        place = min(place, self.promised)
-        if place > self.first:
+        if self.first < place <= self.promised:
+            self.on_delete(place)
             del self.records[: place - self.first]
             self.first = place
 
@@ -64,8 +96,9 @@ class Line:
         self._answers: deque[Event] = deque()
         self._events: list[Event] = []
         shared.lines.append(self)
+        self._cut_at: int | None = None  # the log ended there since this line last read
         if place > shared.end:
-            self._events.append(Shrunk(shared.end))
+            self._cut_at = shared.end
 
     # What a replica calls.
 
@@ -75,7 +108,8 @@ class Line:
 
     def read_from(self, place: int) -> None:
         """Read on from another place."""
-        self._place = place
+        self._place = min(place, self._shared.end)
+        self._cut_at = self._shared.end if place > self._shared.end else None
         self._events = [each for each in self._events if not isinstance(each, Read | CaughtUp)]
 
     def take(self) -> list[Event]:
@@ -90,10 +124,9 @@ class Line:
     # What the world does.
 
     def shrunk(self, end: int) -> None:
-        """The log has lost what is behind `end`."""
+        """The log has lost what is behind `end`; it is told when this line reads next."""
         if self._place > end:
-            self._place = end
-            self._events.append(Shrunk(end))
+            self._place = self._cut_at = end
 
     def deliver(self, trouble: float) -> None:
         """Let the oldest record reach the log, or get lost; its answer comes later, or never."""
@@ -105,15 +138,21 @@ class Line:
         if luck < trouble / 2:  # it did not get there
             if token is not None:
                 self._answers.append(Unknown(token, "timed out"))
+            if self._random.random() < 0.5:
+                shared.delay(data)
             return
         shared.add(data)
+        if luck < trouble * 0.7:
+            shared.delay(data)  # it comes twice
         if luck < trouble:  # it did, and nobody says so
             if token is not None:
                 self._answers.append(Unknown(token, "timed out"))
             return
         if token is not None:
             shared.promised = max(shared.promised, shared.end)
-            self._answers.append(Acked(token))
+            if luck < trouble * 1.2:  # nobody ever says so
+                return
+            self._answers.append(Acked(token, shared.end - 1))
 
     def answer(self, count: int) -> None:
         """Let the oldest answers arrive."""
@@ -123,13 +162,18 @@ class Line:
     def read(self, count: int) -> None:
         """Read up to `count` records."""
         shared = self._shared
+        if self._cut_at is not None:
+            self._events.append(Shrunk(self._cut_at))
+            self._cut_at = None
+            return
         if self._place < shared.first:
             self._events.append(Missing(shared.first))
             return
-        self.shrunk(shared.end)
         for _ in range(count):
             if self._place == shared.end:
                 self._events.append(CaughtUp(shared.end))
                 return
-            self._events.append(Read(self._place, shared.records[self._place - shared.first]))
+            data = shared.records[self._place - shared.first]
+            if data is not None:
+                self._events.append(Read(self._place, data))
             self._place += 1

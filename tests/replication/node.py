@@ -29,6 +29,9 @@ WHERE: Final = b"where"
 ANCHORS: Final = b"anchors"
 WHERE_LAYOUT: Final = struct.Struct(">QQ16sQ")
 NUMBER: Final = struct.Struct(">Q")
+DROPPED: Final = "dropped"  # the names of the generations that were dropped
+ROWS_MAX: Final = 7  # of a generation
+GENERATIONS_MAX: Final = 8
 
 
 class Disk:
@@ -48,6 +51,7 @@ class Disk:
             elif operation[0] == DROP and operation[1] in self.store.families():
                 self.store.drop_family(operation[1])
         changes.append((META, WHERE, _where(position, place)))
+        # A family that is gone was dropped by a later batch, before a crash lost its rows.
         self.store.write([each for each in changes if each[0] in self.store.families()])
 
     def remember(self, anchors: Sequence[Anchor]) -> None:
@@ -69,10 +73,24 @@ class Disk:
     def commands(self) -> list[int]:
         """Return the numbers of all commands, in their order."""
         found: list[int] = []
-        for family in sorted(name for name in self.store.families() if name != META):
+        for family in self.generations():
             rows = self.store.scan(family, b"", count=1 << 30)
             found += [NUMBER.unpack(value[: NUMBER.size])[0] for _, value in rows]
         return found
+
+    def generations(self) -> list[str]:
+        """Return the names of the generations that are there."""
+        return sorted(name for name in self.store.families() if name not in (META, DROPPED))
+
+    def dropped(self) -> list[str]:
+        """Return the names of the generations that were dropped."""
+        if DROPPED not in self.store.families():
+            return []
+        return [key.decode() for key, _ in self.store.scan(DROPPED, b"", count=1 << 30)]
+
+    def synced_to(self) -> int:
+        """Return the index that a power cut would leave."""
+        return Disk(self.store.crash(0)).where().position.index
 
 
 def _where(position: Position, place: int) -> bytes:
@@ -131,6 +149,7 @@ class Node:
     """A node over all its processes."""
 
     replica_type: type[Replica] = Replica
+    line_type: type[Line] = Line
 
     def __init__(self, settings: Settings, shared: SharedLog, random: Random) -> None:
         self.settings: Settings = settings
@@ -139,7 +158,7 @@ class Node:
         self.replica: Replica | None = None  # None = no process
         self.line: Line | None = None
         self.is_paused: bool = False
-        self.elections: int = 0
+        self.epoch: int = 0  # that it leads, or led last
         self.sent: list[tuple[int, int]] = []  # (index, command) that are not committed
         self.acked: list[int] = []  # commands, since this process leads
         self.troubles: list[str] = []
@@ -156,7 +175,7 @@ class Node:
     def start(self, now: int) -> None:
         """Start a process."""
         at = self.disk.where()
-        self.line = Line(self._shared, self._random, at.place)
+        self.line = self.line_type(self._shared, self._random, at.place)
         self.sent, self._batches = [], []
         self.replica = self.replica_type(
             self.settings,
@@ -175,6 +194,16 @@ class Node:
         self.disk = Disk(other.disk.store.crash(other.disk.store.unsynced))
         self.tail.drop_from(0)
 
+    def tail_begins(self) -> int:
+        """Return the index of the first record in the tail."""
+        return min(self.tail.records, default=self.disk.where().position.index + 1)
+
+    def lose_disk(self) -> None:
+        """Begin anew with nothing."""
+        assert self.replica is None
+        self.disk = Disk()
+        self.tail.drop_from(0)
+
     def kill(self, *, power_cut: bool) -> None:
         """End the process, and with a power cut lose what is not synced."""
         random, store = self._random, self.disk.store
@@ -191,13 +220,18 @@ class Node:
             self.disk = Disk(store.crash(random.randint(0, store.unsynced)))
         self.sent, self._batches = [], []
 
-    def write(self, command: int) -> None:
-        """Take a command, as the leader."""
+    def write(self, command: int) -> str:
+        """Take a command, as the leader; return the generation that gets it."""
         assert self.replica is not None
-        generation = f"log{self._rows // 7:03}"
+        generation = f"log{self._rows // ROWS_MAX:04}"
         operations: list[Operation] = []
-        if self._rows % 7 == 0:
+        if self._rows == 0:
+            operations.append((CREATE, DROPPED))
+        if self._rows % ROWS_MAX == 0:
             operations.append((CREATE, generation))
+            old = f"log{self._rows // ROWS_MAX - GENERATIONS_MAX:04}"
+            if self._rows // ROWS_MAX >= GENERATIONS_MAX:
+                operations += [(DROP, old), (DROPPED, old.encode(), b"")]
         padding = bytes(self._random.choice((0, 0, 0, 90)))
         value = NUMBER.pack(command) + padding
         operations.append((generation, NUMBER.pack(self._rows), value))
@@ -205,6 +239,7 @@ class Node:
         index = self.replica.write(operations)
         self._batches.append((index, operations))
         self.sent.append((index, command))
+        return generation
 
     def run(self, now: int) -> list[Leads | Deposed | Committed | Trouble]:
         """Take what the log said, do what is due, return what the replica told."""
@@ -218,9 +253,10 @@ class Node:
             if isinstance(each, Committed):
                 self._commit(each)
             elif isinstance(each, Leads):
-                self.elections += 1
+                self.epoch = each.epoch
                 self.acked = []
-                self._rows = len(self.disk.commands())
+                dropped = len(self.disk.dropped()) * ROWS_MAX
+                self._rows = dropped + len(self.disk.commands())
             elif isinstance(each, Trouble) and each.why:
                 self.troubles.append(each.why)
         return told

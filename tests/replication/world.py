@@ -1,81 +1,117 @@
 """A world of a few nodes and one log, driven by a seed; an oracle outside counts what was released.
 
-Processes are killed, stopped and continued, cut off from the log and without power; appends get
-lost, or their answers; the log loses what it did not promise. `run` ends with everything healed and
-raises `Failure` if a released command is missing, doubled or out of order anywhere, or if nobody
-leads. Read next: `tests.replication.node`, `tests.replication.log`.
+Processes are killed, stopped and continued, cut off from the log and without power, alone and
+together; appends and answers get lost, come late or twice; the log loses what it did not promise,
+and in a power cut of everything also what it did. Disks are lost and copied. A run ends with
+everything healed and raises `Failure` if a released command is missing, doubled or out of order
+anywhere, or if nobody leads. Read next: `tests.replication.run`, `tests.replication.node`.
 """
 
 from collections import Counter
 from random import Random
 from typing import Final
 
-from storage.replicated.replica import BROKEN, DEPOSED, Deposed, Leads, Replica, Settings
-from tests.replication.log import SharedLog
+from storage.replicated.replica import (
+    BROKEN,
+    CLAIMS,
+    DEPOSED,
+    Deposed,
+    Leads,
+    Replica,
+    Settings,
+)
+from tests.replication.log import Line, SharedLog
 from tests.replication.node import Node
+from tests.replication.oracle import Failure, Oracle, judge_alike
 
 NAMES: Final = ("ann", "bob", "cyd")
 STEP_MS: Final = 20
-HEAL_MS: Final = 60_000
-
-
-class Failure(AssertionError):
-    """A promise was broken."""
+HEAL_MS: Final = 90_000
+SETTLE_MS: Final = 5000
+SENT_MAX: Final = 25  # batches of a leader that are not committed
+CALM_STEPS: Final = 150
+# Kinds of worlds: everything but the log's promise may break; the log may lose what it promised,
+# with the power of all nodes, and no disk is lost; a node may have a twin of the same name.
+PLAIN: Final = "plain"
+SITE: Final = "site"
+TWINS: Final = "twins"
 
 
 class World:
     """One run."""
 
-    def __init__(self, seed: int, replica_type: type[Replica] = Replica) -> None:
+    def __init__(
+        self,
+        seed: int,
+        kind: str | None = None,
+        replica: type[Replica] = Replica,
+        node: type[Node] = Node,
+        line: type[Line] = Line,
+    ) -> None:
+        self.node_type: Final = node
+        self.line_type: Final = line
         self.seed: Final = seed
         self.random: Final = Random(seed)
+        random = self.random
+        self.kind: Final = kind or random.choice((PLAIN, PLAIN, SITE, SITE, TWINS))
         self.now: int = 1_000_000
-        self.log: Final = SharedLog()
-        self.trouble: float = self.random.choice((0.0, 0.02, 0.1, 0.3))
-        names = NAMES[: self.random.choice((2, 2, 3))]
+        self.log: Final = SharedLog(random, gaps=random.choice((0.0, 0.0, 0.1)))
+        self.log.on_delete = self._judge_deletion
+        self.trouble: float = random.choice((0.0, 0.02, 0.1, 0.3))
+        self.lateness: float = random.choice((0.0, 0.0, 0.5, 0.9))  # of answers
+        self.slowness: float = random.choice((0.0, 0.0, 0.5))  # of reads
+        self.badness: float = random.choice((0.01, 0.03, 0.06))
+        self.names: Final = NAMES[: random.choice((2, 2, 3))]
         self.nodes: Final[dict[str, Node]] = {}
-        for name in names:
-            settings = Settings(
-                name,
-                names,
-                takeover_ms=self.random.choice((1200, 3000)),
-                part_bytes=64,
-                anchor_every=3,
-                trim_ms=2000,
-            )
-            node = Node(settings, self.log, self.random)
-            node.replica_type = replica_type
-            self.nodes[name] = node
+        for name in self.names:
+            self._add(name, name, replica)
         self.issued: int = 0
-        self.released: Final[list[int]] = []
-        # The same by leader: one that was stopped may release late what counted before the next.
-        self._by_leader: Final[dict[tuple[str, int], list[int]]] = {}
+        self.oracle: Final = Oracle()
         self.seen: Final[Counter[str]] = Counter()  # what happened, for the tests of the worlds
-        self._taken: Final[dict[str, int]] = dict.fromkeys(names, 0)
+        self.gone: Final[set[str]] = set()  # who must not be started
+        self._taken: Final[dict[str, int]] = dict.fromkeys(self.nodes, 0)
+        self._generations: Final[dict[int, str]] = {}
+
+    def _add(self, key: str, name: str, replica: type[Replica]) -> None:
+        settings = Settings(
+            name,
+            self.names,
+            takeover_ms=self.random.choice((1200, 3000)),
+            part_bytes=64,
+            anchor_every=3,
+            trim_ms=2000,
+        )
+        node = self.node_type(settings, self.log, self.random)
+        node.replica_type = replica
+        node.line_type = self.line_type
+        self.nodes[key] = node
+
+    def twin(self, name: str) -> None:
+        """Start another process of the same name, with a copy of the disk."""
+        node = self.nodes[name]
+        self._add(f"{name}-twin", name, node.replica_type)
+        twin = self.nodes[f"{name}-twin"]
+        self._taken[f"{name}-twin"] = 0
+        twin.copy(node)
+        twin.start(self.now)
+        self.seen["twin"] += 1
 
     # One step.
 
-    def run(self, steps: int = 1500) -> None:
-        """Run, heal, judge."""
-        for node in self.nodes.values():
-            node.start(self.now)
-        for _ in range(steps):
-            self._misfortune()
-            self._step()
-        self._heal()
-        self._judge_all()
-
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Let a little time pass."""
         self.now += self.random.choice((1, STEP_MS, STEP_MS, 3 * STEP_MS))
+        if self.log.late and self.random.random() < 0.02:
+            self.log.arrive()
         for node in self.nodes.values():
             self._network(node)
-        for name, node in self.nodes.items():
+        for name, node in list(self.nodes.items()):
             if node.replica is None or node.is_paused:
                 continue
             self._tail(node)
-            if node.is_leading and self.random.random() < 0.4:
+            if node.is_leading and len(node.sent) < SENT_MAX and self.random.random() < 0.4:
                 self.issued += 1
-                node.write(self.issued)
+                self._generations[self.issued] = node.write(self.issued)
             self._told(name, node)
 
     def _network(self, node: Node) -> None:
@@ -84,124 +120,121 @@ class World:
             return
         for _ in range(random.randint(0, 3)):
             line.deliver(self.trouble)
-        if not node.is_paused:
+        if node.is_paused:
+            return
+        if random.random() >= self.lateness:
             line.answer(random.randint(0, 3))
+        if random.random() >= self.slowness:
             line.read(random.choice((0, 1, 5, 50)))
 
     def _tail(self, node: Node) -> None:
-        if self.random.random() < 0.6:
+        random, replica = self.random, node.replica
+        assert replica is not None
+        if random.random() < 0.6:
             node.tail.sync_begin()
-        if self.random.random() < 0.6:
-            synced = node.tail.sync_end()
-            assert node.replica is not None
-            node.replica.tail_synced(synced)
-        if self.random.random() < 0.1:
+        if random.random() < 0.6:
+            replica.tail_synced(node.tail.sync_end())
+        if random.random() < 0.1:
             node.disk.store.sync()
-            assert node.replica is not None
-            node.replica.synced(node.disk.where().position.index)
+            replica.synced(node.disk.where().position.index)
 
     def _told(self, name: str, node: Node) -> None:
+        assert node.replica is not None
+        was = node.replica.role
         for each in node.run(self.now):
             if isinstance(each, Leads):
                 self.seen["elections"] += 1
-                self._judge(name, node)
+                self.oracle.judge(name, node, each.epoch)
                 self._taken[name] = 0
             elif isinstance(each, Deposed):
                 self.seen["deposed"] += 1
         for command in node.acked[self._taken[name] :]:
-            self.released.append(command)
-            self._by_leader.setdefault((name, node.elections), []).append(command)
+            self.oracle.take(node.epoch, command, self._generations[command])
         self._taken[name] = len(node.acked)
-        assert node.replica is not None
-        if node.replica.role == DEPOSED:
+        role = node.replica.role
+        if role == CLAIMS and was != CLAIMS:
+            self.seen["claims"] += 1
+            self.seen["claims against a live leader"] += self._is_led(node)
+        if role == DEPOSED:
             node.kill(power_cut=False)
             node.start(self.now)
-        elif node.replica.role == BROKEN:
+        elif role == BROKEN:
             self._replace(name, node)
 
+    def _is_led(self, but: Node) -> bool:
+        """Return whether somebody else leads and can be heard."""
+        leaders = [node for node in self.nodes.values() if node.is_leading and node is not but]
+        return any(not node.is_paused and node.line and not node.line.is_cut for node in leaders)
+
     def _replace(self, name: str, node: Node) -> None:
-        """A node that was away for longer than the log reaches back copies another's database."""
+        """A node that cannot go on with the log copies another's database."""
         assert node.replica is not None
-        if node.replica.place >= self.log.first:
+        if node.replica.place >= self.log.first and not self.log.lost:
             raise Failure(f"{name} is broken: {node.troubles[-1:]}")
-        self.seen["copied"] += 1
+        self.seen["broken" if node.replica.place >= self.log.first else "copied"] += 1
+        self.renew(name, node)
+
+    def renew(self, name: str, node: Node) -> None:
+        """Give a node a copy of the database that has most."""
         others = [each for each in self.nodes.values() if each is not node]
         node.kill(power_cut=False)
-        node.copy(max(others, key=lambda each: each.disk.where().position.index))
+        node.copy(max(others, key=_reach))
         node.start(self.now)
 
-    # Misfortune.
+    # The end.
 
-    def _misfortune(self) -> None:
-        random = self.random
-        if random.random() > 0.03:
-            return
-        leaders = [name for name, node in self.nodes.items() if node.is_leading]
-        name = random.choice(leaders if leaders and random.random() < 0.4 else list(self.nodes))
-        node = self.nodes[name]
-        what = random.choice(("kill", "cut", "pause", "power", "lose", "heal", "heal"))
-        if node.replica is None:
-            node.start(self.now)
-            return
-        assert node.line is not None
-        if what == "kill":
-            node.kill(power_cut=False)
-        elif what == "power":
-            node.kill(power_cut=True)
-        elif what == "cut":
-            node.line.is_cut = True
-        elif what == "pause":
-            node.is_paused = True
-        elif what == "lose":
-            self.seen["lost"] += self.log.lose(random.randint(1, 5)) > 0
-        else:
-            node.is_paused = node.line.is_cut = False
-        self.seen[what] += 1
-
-    def _heal(self) -> None:
-        """Let everything work again, until a new command is released and applied by all."""
-        self.trouble = 0.0
-        for node in self.nodes.values():
-            if node.replica is None:
-                node.start(self.now)
-            assert node.line is not None
-            node.is_paused = node.line.is_cut = False
+    def settle(self) -> None:
+        """Wait until a new command is released and applied by all; then nothing may change."""
+        began = self.now
+        while self.now < began + SETTLE_MS:  # who was stopped learns that it does not lead
+            self.step()
         deadline = self.now + HEAL_MS
-        healed = len(self.released) + 5
+        healed = len(self.oracle.released) + 5
         while self.now < deadline:
-            self._step()
-            if len(self.released) >= healed and self._agree():
-                return
-        roles = {name: node.replica and node.replica.role for name, node in self.nodes.items()}
-        raise Failure(f"no agreement {HEAL_MS} ms after everything was healed: {roles}")
-
-    def _agree(self) -> bool:
-        applied = [node.disk.commands() for node in self.nodes.values()]
-        return all(set(self.released) <= set(each) for each in applied)
-
-    # The oracle.
-
-    def _judge(self, name: str, node: Node) -> None:
-        """A node that leads has all that was released, in order, once."""
-        commands = node.disk.commands()
-        if len(set(commands)) != len(commands):
-            raise Failure(f"{name} has a command twice")
-        places = {command: place for place, command in enumerate(commands)}
-        for command in self.released:
-            if command not in places:
-                raise Failure(f"{name} leads without command {command}, which was released")
-        for released in self._by_leader.values():
-            if sorted(released, key=lambda command: places[command]) != released:
-                raise Failure(f"{name} has commands in another order")
-
-    def _judge_all(self) -> None:
-        if len(set(self.released)) != len(self.released):
-            raise Failure("a command was released twice")
-        longest: list[int] = []
+            self.step()
+            if len(self.oracle.released) >= healed and not self._lag():
+                break
+        else:
+            said = {name: node.troubles[-1:] for name, node in self.nodes.items()}
+            raise Failure(f"no agreement after everything was healed: {self.roles()}, {said}")
+        if self.kind != TWINS:
+            self._stay_calm()
         for name, node in self.nodes.items():
-            self._judge(name, node)
-            commands = node.disk.commands()
-            short, long = sorted((longest, commands), key=len)
-            if long[: len(short)] != short:
-                raise Failure(f"{name} has other commands than the others")
-            longest = long
+            if name not in self.gone:
+                self.oracle.judge(name, node, before=1 << 63)
+        judge_alike({name: node for name, node in self.nodes.items() if name not in self.gone})
+
+    def _stay_calm(self) -> None:
+        elections = self.seen["elections"]
+        for _ in range(CALM_STEPS):
+            self.step()
+        if self.seen["elections"] != elections:
+            raise Failure(f"an election although all is well: {self.roles()}")
+        leaders = [node for node in self.nodes.values() if node.is_leading]
+        assert len(leaders) == 1, self.roles()
+        deadline = self.now + HEAL_MS
+        while self._lag():
+            self.step()
+            if self.now > deadline:
+                raise Failure(f"what was released is not applied by all: {self.roles()}")
+
+    def _lag(self) -> bool:
+        nodes = [node for name, node in self.nodes.items() if name not in self.gone]
+        return any(self.oracle.lacks(node) for node in nodes)
+
+    def roles(self) -> dict[str, str]:
+        """Return the role of each node, "" = no process."""
+        return {n: each.replica.role if each.replica else "" for n, each in self.nodes.items()}
+
+    def _judge_deletion(self, place: int) -> None:
+        """The log may lose only what two nodes have in a synced database."""
+        last = max((end.index for at, end in self.log.chain if at < place), default=0)
+        has = sorted(node.disk.synced_to() for node in self.nodes.values())
+        if self.kind != SITE and last > has[-2] and not self.seen["disk"]:
+            raise Failure(f"the log is deleted up to {last}; nodes have {has}")
+        self.seen["trimmed"] += 1
+
+
+def _reach(node: Node) -> tuple[int, int]:
+    position = node.disk.where().position
+    return position.epoch, position.index

@@ -12,7 +12,7 @@ import functools
 import threading
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from storage.replicated.kafka import client
 from storage.replicated.kafka.inbox import Inbox
@@ -31,6 +31,8 @@ POLL_S: Final = 0.1
 RETRY_S: Final = 1.0
 FAILED: Final = "the producer has failed for good"
 FULL: Final = "the queue to Kafka is full"
+# Of a record that is sent again after its answer got lost, the servers may not know it any more.
+NOWHERE: Final = "the servers do not say at which place it is"
 
 
 class Sender:
@@ -83,7 +85,9 @@ class Sender:
             self._waiting.add(token)
         return ""
 
-    def _hear(self, number: int, token: int | None, error: KafkaError | None, _: object) -> None:
+    def _hear(
+        self, number: int, token: int | None, error: KafkaError | None, message: Message
+    ) -> None:
         """Note how an append has ended."""
         with self._lock:
             if number != self._number:
@@ -93,7 +97,13 @@ class Sender:
             if token is None:
                 return
             self._waiting.discard(token)
-        self._inbox.put([Acked(token) if error is None else Unknown(token, client.text(error))])
+        place = message.offset()
+        if error is not None:
+            self._inbox.put([Unknown(token, client.text(error))])
+        elif place is None or place < 0:
+            self._inbox.put([Unknown(token, NOWHERE)])
+        else:
+            self._inbox.put([Acked(token, place)])
 
     def renew(self, why: str) -> None:
         """Have another producer take the place of this one."""

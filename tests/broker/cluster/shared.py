@@ -55,7 +55,7 @@ class Line:
             return
         self._log.records.append(data)
         if token is not None:
-            self._acks.append(Acked(token))
+            self._acks.append(Acked(token, len(self._log.records) - 1))
         self._log.wake()
 
     def take(self) -> list[Event]:
@@ -93,20 +93,23 @@ class Kept:
     """A tail in memory that is synced at once."""
 
     def __init__(
-        self, synced: Callable[[int], None], failed: Callable[[StorageError], None]
+        self, synced: Callable[[], None], failed: Callable[[StorageError], None]
     ) -> None:
         self.records: Final[dict[int, bytes]] = {}
+        self.synced: int = 0
         self._synced: Final = synced
 
     def append(self, index: int, data: bytes) -> None:
         """Keep a record."""
         self.records[index] = data
-        self._synced(index)
+        self.synced = index
+        self._synced()
 
     def drop_from(self, index: int) -> None:
         """Forget records."""
         for each in [each for each in self.records if each >= index]:
             del self.records[each]
+        self.synced = min(self.synced, index - 1)
 
     def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
         """Return records."""

@@ -1,0 +1,318 @@
+"""Planted bugs of the replicated store: each must be noticed by some world.
+
+Each is a replica, a node or a line with one mistake. Read next: `tests.replication.test_mutants`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from storage.replicated import replica as real
+from storage.replicated.batch_codec import Operation
+from storage.replicated.log_port import Acked
+from storage.replicated.record import CLAIM, Position, Record
+from storage.replicated.replica import CLAIMS, LEADS, Committed, Leads, Replica
+from tests.replication.log import Line
+from tests.replication.node import Node
+from tests.replication.world import PLAIN, SITE, World
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug, and where it is looked for."""
+
+    replica: type[Replica] = Replica
+    node: type[Node] = Node
+    line: type[Line] = Line
+    kind: str | None = None
+    seeds: int = 60
+    start: int = 0
+
+    def world(self, seed: int) -> World:
+        """Return a world that has the bug."""
+        world = World(seed, self.kind, self.replica, self.node, self.line)
+        return world
+
+
+class ReleasedWhenAcknowledged(Replica):
+    """A batch is released when the log has acknowledged it, whatever was before it there."""
+
+    def _commit(self) -> None:
+        if self._acks:
+            self._promised = max(self._promised, *self._acks)
+        while self._pending and self._pending[0].position.index <= self._tail_synced:
+            sent = self._pending[0]
+            if sent.position.index > self._acked_to:
+                break
+            self._pending.popleft()
+            if sent.ends_batch:
+                self.told.append(Committed(sent.position, max(sent.place, 0)))
+
+    _acked_to = 0
+
+    def _acknowledged(self, token: int, place: int) -> None:
+        self._acked_to = max(self._acked_to, self._tokens.get(token, 0))
+        super()._acknowledged(token, place)
+
+
+class ReleasedWhenRead(Replica):
+    """A batch is released when it is read back, though the log has not acknowledged it."""
+
+    def _commit(self) -> None:
+        self._promised = 1 << 60
+        super()._commit()
+
+
+class ReleasedWithoutTail(Replica):
+    """A batch is released before the own tail has it synced."""
+
+    def _commit(self) -> None:
+        self._tail_synced = max(self._tail_synced, self.end.index)
+        super()._commit()
+
+
+class CommittedBehindTheLog(Replica):
+    """After the log shrank, what this node once read counts as read."""
+
+    def _commit(self) -> None:
+        log_end, self.log_end = self.log_end, self.end
+        super()._commit()
+        self.log_end = log_end
+
+
+class AckBelievedUnread(Replica):
+    """An acknowledgement counts before the log was read as far as that."""
+
+    def _commit(self) -> None:
+        read_to, self._read_to = self._read_to, 1 << 60
+        super()._commit()
+        self._read_to = read_to
+
+
+class LeadsWhenItClaims(Replica):
+    """A node leads from when it appends its claim."""
+
+    def _claim(self, now: int) -> None:
+        super()._claim(now)
+        if self.role == CLAIMS and not self._unapplied:
+            self.told.append(Leads(self.end.epoch + 1, 0, 0))
+
+
+class LeadsBeforeItHasAll(Replica):
+    """A node leads although its database waits for its tail."""
+
+    def _lead_if_clear(self, now: int) -> None:
+        unapplied, self._unapplied = self._unapplied, type(self._unapplied)()
+        super()._lead_if_clear(now)
+        self._unapplied = unapplied
+
+
+class ClaimOfAnyIndex(Replica):
+    """A claim counts though it does not continue the chain."""
+
+    counts = staticmethod(
+        lambda record, end: (
+            record.epoch > end.epoch and record.index <= end.index + 1
+            if record.kind == CLAIM
+            else record.index == end.index + 1 and record.epoch == end.epoch
+        )
+    )
+
+
+class EpochNotLookedAt(Replica):
+    """A record counts though it is of an earlier epoch, and whatever is before it."""
+
+    counts = staticmethod(lambda record, end: record.index == end.index + 1)
+
+
+class DatabaseBeforeCommit(Node):
+    """The leader's database has a batch when it is written."""
+
+    def write(self, command: int) -> str:
+        """Take a command, as the leader."""
+        generation = super().write(command)
+        where = self.disk.where()
+        self.disk.apply(self._batches[-1][1], where.position, where.place)
+        return generation
+
+
+class FamiliesNotInTheLog(Replica):
+    """The leader drops and creates families in its own database only."""
+
+    def write(self, operations: list[Operation]) -> int:  # type: ignore[override]
+        """Append a batch without its families."""
+        return super().write([each for each in operations if len(each) == 3])
+
+
+class DeletedBeyondTheSecondNode(Replica):
+    """The log is deleted up to where only this node's database is synced."""
+
+    def _trim(self) -> None:
+        kept = [each.place for each in self.anchors if each.position.index <= self._durable]
+        if kept:
+            self._log.delete_before(kept[-1])
+
+
+class DeletedUpToTheEnd(Replica):
+    """The log is deleted up to where this node has read."""
+
+    def _trim(self) -> None:
+        self._log.delete_before(self.place)
+
+
+class ColdStartAlone(Replica):
+    """A node that has just begun leads without having heard all."""
+
+    @property
+    def is_warm(self) -> bool:
+        """Return whether it followed a leader."""
+        return True
+
+    @is_warm.setter
+    def is_warm(self, value: bool) -> None:
+        pass
+
+
+class LongestWithoutEpoch(Replica):
+    """Of two nodes the one with the greater index has more, whatever the epochs."""
+
+    def _may_claim(self, now: int) -> bool:
+        heard = self.members.heard
+        real_heard = dict(heard)
+        for name, each in real_heard.items():
+            if each.longest[1] <= self.longest[1]:
+                heard[name] = type(each)(
+                    each.nonce, (0, each.longest[1]), each.reached, each.durable, each.address
+                )
+        try:
+            return super()._may_claim(now)
+        finally:
+            heard.update(real_heard)
+
+
+class WarmByOldRecords(Replica):
+    """What continues the chain tells that a leader lives, though others may have sent it again."""
+
+    def _count(self, record: Record, data: bytes, place: int, now: int) -> None:
+        super()._count(record, data, place, now)
+        if record.node != self.settings.node and self.members.is_new(place):
+            self.is_warm = True
+
+
+class PartsKeptAtAClaim(Replica):
+    """The parts of a batch that an old leader did not end are put before the next batch."""
+
+    def _begin_epoch(self, record: Record, now: int) -> None:
+        parts = list(self._parts)
+        super()._begin_epoch(record, now)
+        self._parts[:] = parts
+
+
+class PlaceTooFarAhead(Node):
+    """The place that a database notes is where the log was read to, not where its rows are from."""
+
+    def _commit(self, committed: Committed) -> None:
+        assert self.replica is not None
+        position, place = self.replica.end, self.replica.place
+        super()._commit(Committed(committed.position, committed.place))
+        self.disk.apply((), position, place)
+
+
+class AppliedBeforeTheTail(Replica):
+    """A follower applies what its tail does not have synced yet."""
+
+    def _apply_synced(self) -> None:
+        while self._unapplied:
+            self._database.apply(*self._unapplied.popleft())
+
+
+class OldReadsGoOn(Replica):
+    """After going back, what had been read before it is taken as well."""
+
+    @property
+    def _has_turned(self) -> bool:
+        return False
+
+    @_has_turned.setter
+    def _has_turned(self, value: bool) -> None:
+        pass
+
+
+class PlaceNotChecked(Replica):
+    """A node reads on from where it was, whatever is there now."""
+
+    def _read(self, place: int, data: bytes, now: int) -> None:
+        self._is_found = True
+        super()._read(place, data, now)
+
+
+class TailNotRestored(Replica):
+    """A candidate does not append again what only its tail has."""
+
+    def _append_missing(self, *, counted_only: bool = False) -> Position:
+        return self.log_end
+
+
+class NotToldThatItShrank(Line):
+    """The log does not tell that it has lost records."""
+
+    def take(self) -> list[real.Event]:
+        """Return what happened."""
+        return [each for each in super().take() if not isinstance(each, real.Shrunk)]
+
+
+class AcksWhatWasLost(Line):
+    """An append that did not arrive is acknowledged."""
+
+    def take(self) -> list[real.Event]:
+        """Return what happened."""
+        end = self._shared.end - 1
+        return [
+            Acked(each.token, end) if isinstance(each, real.Unknown) else each
+            for each in super().take()
+        ]
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "released when acknowledged": Mutant(ReleasedWhenAcknowledged),
+    "released when read": Mutant(ReleasedWhenRead),
+    "released without tail": Mutant(ReleasedWithoutTail, kind=SITE),
+    "committed behind the log": Mutant(CommittedBehindTheLog),
+    "ack believed unread": Mutant(AckBelievedUnread),
+    "leads when it claims": Mutant(LeadsWhenItClaims),
+    "leads before it has all": Mutant(LeadsBeforeItHasAll),
+    "claim of any index": Mutant(ClaimOfAnyIndex),
+    "epoch not looked at": Mutant(EpochNotLookedAt),
+    "database before commit": Mutant(node=DatabaseBeforeCommit),
+    "families not in the log": Mutant(FamiliesNotInTheLog),
+    "deleted beyond the second node": Mutant(DeletedBeyondTheSecondNode, kind=PLAIN),
+    "deleted up to the end": Mutant(DeletedUpToTheEnd, kind=PLAIN),
+    "cold start alone": Mutant(ColdStartAlone, kind=SITE),
+    "longest without epoch": Mutant(LongestWithoutEpoch, kind=SITE),
+    "warm by old records": Mutant(WarmByOldRecords, kind=SITE),
+    "parts kept at a claim": Mutant(PartsKeptAtAClaim),
+    "place too far ahead": Mutant(node=PlaceTooFarAhead),
+    "applied before the tail": Mutant(AppliedBeforeTheTail, kind=SITE),
+    "old reads go on": Mutant(OldReadsGoOn),
+    "place not checked": Mutant(PlaceNotChecked),
+    "tail not restored": Mutant(TailNotRestored),
+    "not told that it shrank": Mutant(line=NotToldThatItShrank),
+    "acks what was lost": Mutant(line=AcksWhatWasLost),
+}
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """Have the rule of a mutant in place of the real one, if it has one of its own."""
+    rule = getattr(mutant.replica, "counts", None)
+    before = real.counts
+    if rule is not None:
+        real.counts = rule
+    try:
+        yield
+    finally:
+        real.counts = before
+
+
+__all__ = ["LEADS", "MUTANTS", "Mutant", "planted"]
