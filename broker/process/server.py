@@ -73,7 +73,7 @@ def serve(
     while True:
         with contextlib.ExitStack() as stack:
             lead = None
-            if config.cluster is not None:
+            if config.cluster.is_replicated:
                 lead = _run(following.follow(config, log, stack))
                 if lead is None:
                     return EXIT_OK

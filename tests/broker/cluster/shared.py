@@ -92,9 +92,7 @@ class Line:
 class Kept:
     """A tail in memory that is synced at once."""
 
-    def __init__(
-        self, synced: Callable[[], None], failed: Callable[[StorageError], None]
-    ) -> None:
+    def __init__(self, synced: Callable[[], None], failed: Callable[[StorageError], None]) -> None:
         self.records: Final[dict[int, bytes]] = {}
         self.synced: int = 0
         self._synced: Final = synced
