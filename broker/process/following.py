@@ -12,8 +12,9 @@ from typing import Final
 
 from broker.cluster import describing
 from broker.cluster.lead import Lead
-from broker.cluster.member import Member
+from broker.cluster.member import Member, SharedLog
 from broker.cluster.standby import Standby
+from broker.cluster.synced_tail import SyncedTail
 from broker.configuration.config import Config
 from broker.network.listeners import ListenError
 from broker.observe.cluster_figures import ClusterFigures
@@ -170,12 +171,21 @@ def _fail(ended: "asyncio.Future[Leads | None]", error: StorageError) -> None:
         ended.set_exception(error)
 
 
+def _open_log(config: Config, place: int) -> SharedLog:
+    """Open the log at a place."""
+    from broker.operations import cluster_topic  # the library, only if asked for
+    from storage.replicated.kafka_log import KafkaLog
+
+    cluster = config.cluster
+    return KafkaLog(cluster_topic.access(cluster), cluster.topic, place=place)
+
+
 def _member(config: Config, log: Log, directory: DataDirectory, opened: OpenDatabase) -> Member:
     cluster = config.cluster
-    assert cluster is not None
+    assert cluster.node is not None
     settings = Settings(
         cluster.node,
-        tuple(cluster.members),
+        cluster.members,
         address=cluster.advertise or "",
         takeover_ms=cluster.takeover_ms,
         accepts_data_loss=config.shell.accept_data_loss,
@@ -184,7 +194,7 @@ def _member(config: Config, log: Log, directory: DataDirectory, opened: OpenData
         settings,
         opened.store,
         lambda place: _open_log(config, place),
-        lambda synced, failed: _open_tail(directory.path / TAIL, synced, failed),
+        lambda synced, failed: SyncedTail(directory.path / TAIL, synced, failed),
         log=log,
         database_synced=lambda: opened.watermark.advance(opened.store.synced()),
     )
