@@ -52,6 +52,7 @@ async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead 
         member = stack.enter_context(closing(_member(config, log, directory, opened)))
     except StorageError as problem:
         raise StartError(str(problem)) from None
+    _check_topic(config, log)
     following = Following(config, log, member)
     leads = await following.run()
     if leads is None:
@@ -169,6 +170,21 @@ def _settle(ended: "asyncio.Future[Leads | None]", leads: Leads | None) -> None:
 def _fail(ended: "asyncio.Future[Leads | None]", error: StorageError) -> None:
     if not ended.done():
         ended.set_exception(error)
+
+
+def _check_topic(config: Config, log: Log) -> None:
+    """Refuse a topic that would lose records. Raises `StartError`."""
+    from broker.operations import cluster_topic  # the library, only if asked for
+    from storage.replicated.kafka.topic import TopicError
+
+    try:
+        problems = cluster_topic.problems(config.cluster)
+    except TopicError as problem:
+        # A node must come back by itself when Kafka does.
+        log.warning("cluster_topic", f"the topic could not be checked: {problem}")
+        return
+    if problems:
+        raise StartError("; ".join(problems))
 
 
 def _open_log(config: Config, place: int) -> SharedLog:
