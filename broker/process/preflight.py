@@ -53,14 +53,9 @@ def check_files(config: Config) -> None:
 
 
 def check_cluster(config: Config) -> None:
-    """Refuse to serve a replicated store; raise `ConfigError`."""
-    if not config.cluster.is_replicated:
-        return
-    check_cluster_files(config)
-    raise ConfigError(
-        f"storage.backend = {config.cluster.backend!r}: the replicated store can not be served "
-        "yet: this release makes and checks its topic only (holdfast cluster init)"
-    )
+    """Check what a replicated store needs, if there is one; raise `ConfigError`."""
+    if config.cluster.is_replicated:
+        check_cluster_files(config)
 
 
 def check_cluster_files(config: Config) -> None:

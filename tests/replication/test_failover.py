@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.replication.kafka_cluster import KafkaCluster, clusters, needs_kafka
 
 from broker.cluster.describing import STATUS
 from broker.operations.control_socket import ask
@@ -22,6 +21,7 @@ from tests.durability.mixed_load import MixedLoad
 from tests.durability.process import BrokerProcess, holdfast, http_get
 from tests.durability.rawclient import RawClient
 from tests.replication.front import Front
+from tests.replication.kafka_cluster import KafkaCluster, clusters, needs_kafka
 
 pytestmark = [pytest.mark.ci, needs_kafka]
 

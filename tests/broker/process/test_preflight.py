@@ -126,14 +126,13 @@ def of_cluster(**values: str) -> dict[str, str]:
     return {"HOLDFAST__STORAGE__BACKEND": "kafka", **keys}
 
 
-def test_a_replicated_store_is_not_served_yet() -> None:
-    pytest.importorskip("confluent_kafka")
-    config = load(environment=of_cluster())
-    for check in (preflight.check_cluster, check_files):
-        with pytest.raises(ConfigError, match="the replicated store can not be served yet") as told:
-            check(config)
-        assert "\n" not in str(told.value)
+def test_a_replicated_store_needs_its_package_and_a_local_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
     preflight.check_cluster(load(environment={}))
+    monkeypatch.setattr(preflight, "find_spec", lambda name: name)
+    preflight.check_cluster(load(environment=of_cluster()))
 
 
 def test_the_package_of_a_replicated_store_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,88 @@
+"""What a person reads of a cluster, and what is asked of its leader."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from broker.cli.administration import cluster_nodes
+from broker.cli.main import main
+from broker.cluster import describing
+from broker.operations.control_socket import ControlError, ControlServer, Request
+
+HEARD: Final = {"node": "bob", "address": "b:1883", "read": 41, "durable": 30, "heard": True}
+SILENT: Final = {"node": "cyd", "address": "", "read": 0, "durable": 0, "heard": False}
+STATUS: Final[dict[str, str]] = {
+    "node": "ann",
+    "role": "leader",
+    "leader": "ann",
+    "epoch": "3",
+    "read": "41",
+    "written": "42",
+    "applied": "40",
+    "place": "77",
+    "pending": "1",
+    "trouble": "",
+    "members": json.dumps([HEARD, SILENT]),
+}
+
+
+class Node:
+    """A control socket that answers as a node does."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.status = dict(STATUS)
+        self.refusal = ""
+        self.asked: list[Request] = []
+        self.server = ControlServer(data_dir, self.answer, lambda call: call())
+
+    def answer(self, request: Request) -> Any:
+        self.asked.append(request)
+        if self.refusal:
+            raise ControlError(self.refusal)
+        return self.status if request["do"] == describing.STATUS else {"leader": request["node"]}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Any:
+    node = Node(tmp_path)
+    yield node
+    node.server.close()
+
+
+def test_the_words_are_those_of_the_desk() -> None:
+    assert {cluster_nodes.STATUS, cluster_nodes.PROMOTE} == describing.REQUESTS
+
+
+def test_status_says_who_leads_and_how_far_everybody_is(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", "status", "--data-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "node     ann, leader",
+        "leader   ann, term 3",
+        "records  read 41, applied 40 (2 behind), 1 batches not committed",
+        "member   bob  read 41, durable 30, b:1883",
+        "member   cyd  not heard since this node began",
+    ]
+
+
+@pytest.mark.parametrize(("key", "value"), [("leader", ""), ("trouble", "waiting for bob")])
+def test_without_a_leader_or_with_a_trouble_the_status_is_1(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
+) -> None:
+    node.status[key] = value
+    assert main(["cluster", "status", "--data-dir", str(tmp_path)]) == 1
+    assert (value or "nobody") in capsys.readouterr().out
+
+
+def test_promote_names_the_node(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", "promote", "bob", "--data-dir", str(tmp_path)]) == 0
+    assert node.asked[0]["do"] == describing.PROMOTE and node.asked[0]["node"] == "bob"
+    assert "bob leads from now on" in capsys.readouterr().out
+    node.refusal = "no member 'eve'; the members are ann, bob"
+    assert main(["cluster", "promote", "eve", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"holdfast: {node.refusal}\n"
