@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
 from broker.cli.admin import serving, tokens, users
-from broker.cli.administration import clients, publishing, restart
+from broker.cli.administration import clients, cluster, publishing, restart
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, storage, topic, why
 from broker.cli.watching import completion, log, top, trace
@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     publishing.add(commands)
     history.add(commands)
     backend.add(commands)
+    cluster.add(commands)
     storage.add(commands)
     database.add(commands)
     health.add(commands)

@@ -49,6 +49,7 @@ def run_serve(options: argparse.Namespace) -> int:
     )
     try:
         config = read()
+        preflight.check_cluster(config)
         config.shell.accept_data_loss = options.accept_data_loss
         if options.test_config:
             preflight.check_files(config)

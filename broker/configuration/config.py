@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from broker.configuration import backend_options
 from broker.configuration.backend_options import Backend, WrittenRule
+from broker.configuration.cluster_options import ClusterOptions
 from broker.configuration.listener_options import (
     NAME,
     NAME_CHARACTERS_MAX,
@@ -81,6 +82,7 @@ class Config:
     def __init__(self) -> None:
         self.settings: Settings = Settings()
         self.shell: Shell = Shell()
+        self.cluster: ClusterOptions = ClusterOptions()
         self.listeners: list[Endpoint] = [Endpoint()]  # `[listener]`, then the named ones
         self.backends: list[Backend] = []
         self.rules: list[WrittenRule] = []  # of `[[rules]]`, in their order
@@ -98,6 +100,8 @@ class Config:
             return table
         if option.owner == "listener":
             return self.listeners[0]
+        if option.owner == "cluster":
+            return self.cluster
         return self.settings if option.owner == "settings" else self.shell
 
     def listener(self, name: str, origin: str) -> Endpoint:
@@ -147,6 +151,8 @@ class Config:
             if shell.password_file is None:
                 self._refuse_open_listeners()
         self._check_admin()
+        for problem in self.cluster.problems():
+            raise ConfigError(problem)
         for problem in self.settings.problems():
             raise ConfigError(problem)
         self.listeners[0].name = self.listeners[0].type

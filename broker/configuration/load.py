@@ -103,6 +103,8 @@ def _apply_file(config: Config, path: str) -> None:
                 config.set(option, raw, origin)
             elif section == "listener" and isinstance(raw, dict):
                 _apply_listener(config, key, raw, origin)
+            elif f"{section}.{key}" in SECTIONS:
+                _apply_section(config, f"{section}.{key}", raw, origin)
             else:
                 raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
 
@@ -125,6 +127,17 @@ def _apply_listener(config: Config, name: str, keys: dict[str, object], origin: 
             complaint = _unknown_key("listener", key, _dotted, listener=name)
             raise ConfigError(f"{origin}: {complaint}")
         config.set(option, raw, origin, listener)
+
+
+def _apply_section(config: Config, section: str, keys: object, origin: str) -> None:
+    """Apply a table within a table, such as `[storage.kafka]`."""
+    if not isinstance(keys, dict):
+        raise ConfigError(f"{origin}: {section} = {shown(keys)}: expected a table [{section}]")
+    for key, raw in keys.items():
+        option = BY_NAME.get(f"{section}.{key}")
+        if option is None:
+            raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
+        config.set(option, raw, origin)
 
 
 def _apply_backend(config: Config, name: str, keys: object, origin: str) -> None:
@@ -164,6 +177,9 @@ def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
             continue
         origin = f"environment {variable}"
         section, _, key = variable[len(ENV_PREFIX) :].lower().partition("__")
+        inner, _, rest = key.partition("__")
+        if rest and f"{section}.{inner}" in SECTIONS:
+            section, key = f"{section}.{inner}", rest
         if section == BACKENDS:
             _apply_backend_variable(config, variable, environment[variable])
             continue
@@ -218,12 +234,13 @@ def _unknown_key(
 ) -> str:
     """Return the complaint about `key`, naming the nearest key as `spell` writes it.
 
-    The same key in another section is nearest of all; then its own section, then any.
+    The same key in another section is nearest of all, in a table of its own if there is one; then
+    its own section, then any.
     """
     elsewhere = [option for option in OPTIONS if option.key == key]
     here = {option.key: option for option in OPTIONS if option.section == section}
     if elsewhere:
-        nearest = elsewhere[0]
+        nearest = min(elsewhere, key=lambda option: "." in option.section)
     elif close := difflib.get_close_matches(key, list(here), 1, 0.6):
         nearest = here[close[0]]
     else:

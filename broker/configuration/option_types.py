@@ -526,6 +526,20 @@ class Servers:
         return _array(value)
 
 
+class Names:
+    """A list of names, or one of them; from the environment separated by commas."""
+
+    _expected = "a list of names such as ['n1', 'n2'], of letters, digits, '_' and '.'"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the names in their order."""
+        return _items(raw, lambda item: NAME.fullmatch(item) is not None, self._expected)
+
+    def render(self, value: Setting) -> str:
+        """Return the TOML array."""
+        return _array(value)
+
+
 class Address:
     """One host:port to listen on, port 0 = any free one; `empty_is_none` as for `Text`."""
 

@@ -6,7 +6,7 @@ the options of the engine mean).
 
 from typing import Final, Literal, TypeAlias
 
-from broker.configuration import backend_options
+from broker.configuration import backend_options, cluster_options
 from broker.configuration.listener_options import IDENTITIES, TYPES
 from broker.configuration.option_types import (
     Address,
@@ -22,6 +22,7 @@ from broker.configuration.option_types import (
     Lines,
     Matching,
     Name,
+    Names,
     Networks,
     Origins,
     Pairs,
@@ -34,7 +35,7 @@ from broker.configuration.option_types import (
 
 ENV_PREFIX: Final = "HOLDFAST__"
 
-Owner: TypeAlias = Literal["settings", "shell", "listener", "backend", "rule"]
+Owner: TypeAlias = Literal["settings", "shell", "cluster", "listener", "backend", "rule"]
 
 
 class Option:
@@ -60,7 +61,7 @@ class Option:
     @property
     def variable(self) -> str:
         """The environment variable that sets it."""
-        return f"{ENV_PREFIX}{self.section.upper()}__{self.key.upper()}"
+        return f"{ENV_PREFIX}{self.section.replace('.', '__').upper()}__{self.key.upper()}"
 
 
 _MS: Final = 1
@@ -118,6 +119,40 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "durable = store what a durable subscription matches, all = store everything"),
     Option("storage", "total_bytes", "settings", "total_bytes_max", Size(),
            "bytes of all stored messages together, 0 = no limit"),
+    Option("storage", "backend", "cluster", "backend", Choice(*cluster_options.BACKENDS),
+           "local = on the disk of this machine; kafka = on others too, see [storage.kafka]"),
+    Option("storage.kafka", "servers", "cluster", "servers", Servers(),
+           "host:port of Kafka brokers; the others are learnt from them"),
+    Option("storage.kafka", "topic", "cluster", "topic",
+           Matching("[A-Za-z0-9._-]{1,249}", "1 to 249 letters, digits, '.', '_' and '-'"),
+           "topic of the log; `holdfast cluster init` makes it"),
+    Option("storage.kafka", "replicas", "cluster", "replicas", Integer(1, 100),
+           "how many Kafka brokers must keep the topic; fewer than 3 are for a trial"),
+    Option("storage.kafka", "node", "cluster", "node", Name(empty_is_none=True),
+           "name of this node, one of members"),
+    Option("storage.kafka", "members", "cluster", "members", Names(),
+           "names of all nodes, the same list at each; the first ones take over first"),
+    Option("storage.kafka", "takeover", "cluster", "takeover_ms",
+           Duration(_MS, low=cluster_options.TAKEOVER_MS_MIN, high=cluster_options.TAKEOVER_MS_MAX),
+           "how long nothing is heard of a leader until another node takes over"),
+    Option("storage.kafka", "advertise", "cluster", "advertise", Address(empty_is_none=True),
+           "host:port that MQTT clients are sent to while this node leads; empty = they are not"),
+    Option("storage.kafka", "username", "cluster", "username", Text(empty_is_none=True),
+           "user name at Kafka; empty = none"),
+    Option("storage.kafka", "password", "cluster", "password", Secret(), "password; empty = none"),
+    Option("storage.kafka", "password_file", "cluster", "password_file", Text(empty_is_none=True),
+           "file whose first line is the password, read at each connect"),
+    Option("storage.kafka", "sasl_mechanism", "cluster", "sasl_mechanism",
+           Choice(*backend_options.SASL_MECHANISMS), "how the user name is proved"),
+    Option("storage.kafka", "tls", "cluster", "tls", Flag(), "connect with TLS"),
+    Option("storage.kafka", "tls_ca", "cluster", "tls_ca", Text(empty_is_none=True),
+           "file of the CA certificates (PEM); empty = those of the system"),
+    Option("storage.kafka", "tls_certificate", "cluster", "tls_certificate",
+           Text(empty_is_none=True), "file of our certificate, where Kafka asks for one"),
+    Option("storage.kafka", "tls_key", "cluster", "tls_key", Text(empty_is_none=True),
+           "file of its private key; empty = in the certificate's file"),
+    Option("storage.kafka", "tls_verify", "cluster", "tls_verify", Flag(),
+           "check the certificate and the name of a Kafka broker"),
     Option("session", "expiry_max", "settings", "session_expiry_max_s",
            Duration(_S, never="never"), "ceiling for a session's expiry interval"),
     Option("session", "max_inflight", "settings", "max_inflight", Integer(1, 65_535),

@@ -7,7 +7,7 @@ import os
 from importlib.util import find_spec
 from typing import Final
 
-from broker.configuration import backend_options
+from broker.configuration import backend_options, cluster_options
 from broker.configuration.backend_options import Backend
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
@@ -27,6 +27,7 @@ BACKEND_FILES: Final = (
     *("password_file", "secret_file", "secret_access_key_file"),
     *("tls_ca", "tls_certificate", "tls_key"),
 )
+CLUSTER_FILES: Final = ("password_file", "tls_ca", "tls_certificate", "tls_key")
 
 
 def check_files(config: Config) -> None:
@@ -39,6 +40,7 @@ def check_files(config: Config) -> None:
         raise ConfigError(f"storage.data_dir = {config.shell.data_dir!r}: not a directory")
     if config.settings.history_level:
         location.check(config.shell)
+    check_cluster(config)
     for backend in config.backends:
         _check_backend(backend)
     _check_admin(config)
@@ -50,6 +52,26 @@ def check_files(config: Config) -> None:
         raise ConfigError(str(problem)) from None
 
 
+def check_cluster(config: Config) -> None:
+    """Refuse to serve a replicated store; raise `ConfigError`."""
+    if not config.cluster.is_replicated:
+        return
+    check_cluster_files(config)
+    raise ConfigError(
+        f"storage.backend = {config.cluster.backend!r}: the replicated store can not be served "
+        "yet: this release makes and checks its topic only (holdfast cluster init)"
+    )
+
+
+def check_cluster_files(config: Config) -> None:
+    """Check that the package for Kafka and the files are there; raise `ConfigError`."""
+    cluster, section = config.cluster, cluster_options.SECTION
+    driver = DRIVERS[backend_options.KAFKA]
+    if find_spec(driver) is None:
+        raise ConfigError(f"{section}: the package {driver} is missing: {_extra('kafka')}")
+    _check_readable(section, cluster, CLUSTER_FILES)
+
+
 def admin_problem(config: Config) -> str:
     """Return why the process of the HTTP API could not start, "" if it can; imports nothing."""
     if config.shell.admin_listen is not None:
@@ -57,8 +79,7 @@ def admin_problem(config: Config) -> str:
             if find_spec(name) is None:
                 return (
                     f"admin.listen = {config.shell.admin_listen!r}: the package {name} is missing: "
-                    "pip install '.[admin]' in a checkout of Holdfast, or 'FILE.whl[admin]' with "
-                    "its wheel"
+                    f"{_extra('admin')}"
                 )
     return ""
 
@@ -82,14 +103,25 @@ def _check_backend(backend: Backend) -> None:
     if driver is not None and find_spec(driver) is None:
         raise ConfigError(
             f"{backend.section}.type = {backend.type!r}: the package {driver} is missing: "
-            f"pip install '.[{backend.type}]' in a checkout of Holdfast, or "
-            f"'FILE.whl[{backend.type}]' with its wheel"
+            f"{_extra(backend.type)}"
         )
-    for key in BACKEND_FILES:
-        path = getattr(backend, key)
+    _check_readable(backend.section, backend, BACKEND_FILES)
+
+
+def _extra(name: str) -> str:
+    """Return how the packages of an extra are installed."""
+    return (
+        f"pip install '.[{name}]' in a checkout of Holdfast, or 'FILE.whl[{name}]' with its wheel"
+    )
+
+
+def _check_readable(section: str, holder: object, keys: tuple[str, ...]) -> None:
+    """Check that the files that keys of a table name can be read."""
+    for key in keys:
+        path = getattr(holder, key)
         try:
             if path is not None:
                 with open(path, "rb"):
                     pass
         except OSError as problem:
-            raise ConfigError(f"{backend.section}.{key} = {path!r}: {problem.strerror}") from None
+            raise ConfigError(f"{section}.{key} = {path!r}: {problem.strerror}") from None

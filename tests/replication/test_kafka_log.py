@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.cli.main import main
 from storage.replicated.log_port import Acked, CaughtUp, Event, Missing, Read, Shrunk, Unknown
 from storage.replicated.record import BATCH, CLAIM, Position, Record, after, counts, decode
 from tests.replication.kafka_cluster import PATIENCE_S, KafkaCluster, clusters, needs_kafka
@@ -309,8 +310,8 @@ def test_it_ends_while_no_broker_answers(cluster: KafkaCluster) -> None:
 def test_the_topic_is_made_as_it_must_be_and_once(cluster: KafkaCluster) -> None:
     access = client.Access(cluster.servers, "a")
     assert topics.create_topic(access, "made") is True
+    assert topics.check_topic(access, "made", is_new=True) == []
     cluster.until_there("made")
-    assert topics.check_topic(access, "made") == []
     assert topics.create_topic(access, "made") is False
     assert topics.check_topic(access, "made", 5) == [
         "topic made: 3 replica(s): expected at least 5"
@@ -344,3 +345,22 @@ def test_a_topic_that_is_not_there_is_told(cluster: KafkaCluster) -> None:
         topics.check_topic(access, "nowhere")
     with pytest.raises(topics.TopicError, match="replication factor"):
         topics.create_topic(access, "large", 9)
+
+
+def test_the_command_makes_and_checks_the_topic(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST__STORAGE__KAFKA__SERVERS", ",".join(cluster.servers))
+    monkeypatch.setenv("HOLDFAST__STORAGE__KAFKA__TOPIC", "by-command")
+    assert main(["cluster", "check"]) == 1
+    assert "topic by-command: " in capsys.readouterr().err
+    assert main(["cluster", "init"]) == 0
+    cluster.until_there("by-command")
+    assert main(["cluster", "init"]) == 0
+    assert main(["cluster", "check"]) == 0
+    assert capsys.readouterr().out.endswith("topic by-command: is as it must be\n")
+    wrong = cluster.create(min_insync_replicas="1")
+    monkeypatch.setenv("HOLDFAST__STORAGE__KAFKA__TOPIC", wrong)
+    assert main(["cluster", "init"]) == 1
+    (*_, line) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"holdfast: topic {wrong}: ")

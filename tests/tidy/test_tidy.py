@@ -584,11 +584,12 @@ HOOKS: Final = frozenset({"session.subscribed", "session.unsubscribed", "session
 
 
 def _options() -> set[str]:
-    """Return the keys of the configuration, `section.key`."""
+    """Return the keys of the configuration, `section.key`, and the sections within others."""
     section, found = "", set()
     for line in (ROOT / "deploy" / "holdfast.toml").read_text().splitlines():
-        if heading := re.match(r"#?\[+(\w+)\]+", line):
+        if heading := re.match(r"#?\[+([\w.]+)\]+", line):
             section = heading[1]
+            found |= {section} if "." in section else set()
         elif key := re.match(r"#(\w+) = ", line):
             found.add(f"{section}.{key[1]}")
     return found

@@ -5,6 +5,7 @@ was not in sync, records that are deleted by themselves, a size that is refused.
 Read next: docs/cluster.md.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
@@ -24,6 +25,8 @@ NEW_SET_BYTES_MAX: Final = 1 << 20
 TRIES: Final = 3  # a question may end with its connection
 TIMEOUT_S: Final = 30.0
 SOCKET_MS: Final = 10_000
+AGAIN_S: Final = 0.1
+NOT_HEARD: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 RETRIED: Final = frozenset(
     {KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT, KafkaError.NOT_CONTROLLER}
 )
@@ -67,10 +70,29 @@ def create_topic(
 
 
 def check_topic(
-    access: client.Access, topic: str, replicas: int = REPLICAS, *, timeout_s: float = TIMEOUT_S
+    access: client.Access,
+    topic: str,
+    replicas: int = REPLICAS,
+    *,
+    is_new: bool = False,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[str]:
-    """Return a line for each setting that is wrong. Raises `TopicError` if it cannot be asked."""
+    """Return a line for each setting that is wrong. Raises `TopicError` if it cannot be asked.
+
+    Of a topic that `is_new` not all servers may have heard yet: they are asked again for a while.
+    """
     asking = _Asking(access, topic)
+    deadline = time.monotonic() + (timeout_s if is_new else 0.0)
+    while True:
+        try:
+            return _checked(asking, topic, replicas, timeout_s)
+        except _Refused as problem:
+            if problem.code not in NOT_HEARD or time.monotonic() >= deadline:
+                raise
+        time.sleep(AGAIN_S)
+
+
+def _checked(asking: "_Asking", topic: str, replicas: int, timeout_s: float) -> list[str]:
     topics = TopicCollection([topic])
     found = asking.ask(
         lambda admin: admin.describe_topics(topics, request_timeout=timeout_s)[topic]

@@ -18,6 +18,7 @@ def test_every_option_fills_an_existing_attribute_and_is_settable_from_the_envir
     owners = {
         "settings": defaults.settings,
         "shell": defaults.shell,
+        "cluster": defaults.cluster,
         "listener": defaults.listeners[0],
     }
     assert hasattr(owners[option.owner], option.attribute)

@@ -80,7 +80,12 @@ def test_what_needs_a_restart_is_one_line_and_stays_as_it_is(
 def test_no_key_that_changes_is_passed_over_in_silence(option: Option) -> None:
     """It is among those that take effect, or among those that need a restart; never in neither."""
     old, new = Config(), Config()
-    owners = {"shell": new.shell, "settings": new.settings, "listener": new.listeners[0]}
+    owners = {
+        "shell": new.shell,
+        "settings": new.settings,
+        "cluster": new.cluster,
+        "listener": new.listeners[0],
+    }
     # What holds of this one is settled at the end of loading.
     owner = "settings" if option.name == "auth.allow_anonymous" else option.owner
     before = getattr(owners[owner], option.attribute)

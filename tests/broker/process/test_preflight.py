@@ -10,6 +10,7 @@ import pytest
 from broker.configuration.backend_options import CASSANDRA, DYNAMODB, KAFKA, REDIS, TYPES, WEBHOOK
 from broker.configuration.config import ConfigError
 from broker.configuration.load import load
+from broker.process import preflight
 from broker.process.preflight import ADMIN_PACKAGES, BACKEND_FILES, DRIVERS, check_files
 from tests.real_servers import ROOT
 
@@ -116,3 +117,44 @@ def test_files_of_the_http_api_must_be_there(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_files(load(environment=environment))
     assert str(caught.value) == f"admin.{key} = {absent!r}: No such file or directory"
+
+
+def of_cluster(**values: str) -> dict[str, str]:
+    """Return the environment of a node of a cluster."""
+    values = {"SERVERS": "127.0.0.1:1", "NODE": "n1", "MEMBERS": "n1,n2", **values}
+    keys = {f"HOLDFAST__STORAGE__KAFKA__{key}": value for key, value in values.items()}
+    return {"HOLDFAST__STORAGE__BACKEND": "kafka", **keys}
+
+
+def test_a_replicated_store_is_not_served_yet() -> None:
+    pytest.importorskip("confluent_kafka")
+    config = load(environment=of_cluster())
+    for check in (preflight.check_cluster, check_files):
+        with pytest.raises(ConfigError, match="the replicated store can not be served yet") as told:
+            check(config)
+        assert "\n" not in str(told.value)
+    preflight.check_cluster(load(environment={}))
+
+
+def test_the_package_of_a_replicated_store_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as caught:
+        preflight.check_cluster(load(environment=of_cluster()))
+    assert str(caught.value) == (
+        "storage.kafka: the package confluent_kafka is missing: pip install '.[kafka]' in a "
+        "checkout of Holdfast, or 'FILE.whl[kafka]' with its wheel"
+    )
+
+
+@pytest.mark.parametrize("key", ["password_file", "tls_ca", "tls_certificate"])
+def test_files_of_a_replicated_store_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: name)
+    absent = str(tmp_path / "absent")
+    given = {"TLS": "true", "USERNAME": "u", key.upper(): absent}
+    if key != "password_file":
+        given["PASSWORD"] = "p"
+    with pytest.raises(ConfigError) as caught:
+        preflight.check_cluster(load(environment=of_cluster(**given)))
+    assert str(caught.value) == f"storage.kafka.{key} = {absent!r}: No such file or directory"

@@ -1,0 +1,104 @@
+"""`holdfast cluster` answers what the topic is like, and each failure in a line."""
+
+from typing import Any
+
+import pytest
+
+from broker.cli.main import main
+from tests.stand_in import replace_in
+
+cluster_topic: Any = pytest.importorskip("broker.operations.cluster_topic")
+topic: Any = pytest.importorskip("storage.replicated.kafka.topic")
+
+
+class Servers:
+    """What the Kafka brokers say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_new = True
+        self.problems: list[str] = []
+        self.refusal = ""
+        self.asked: list[tuple[str, str, int]] = []
+        replace_in(
+            monkeypatch, cluster_topic, "topic", create_topic=self.create, check_topic=self.check
+        )
+
+    def create(self, access: Any, name: str, replicas: int) -> bool:
+        self.asked.append(("create", name, replicas))
+        if self.refusal:
+            raise topic.TopicError(self.refusal)
+        return self.is_new
+
+    def check(self, access: Any, name: str, replicas: int, *, is_new: bool) -> list[str]:
+        self.asked.append(("check", name, replicas))
+        if self.refusal:
+            raise topic.TopicError(self.refusal)
+        return self.problems
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    monkeypatch.setenv("HOLDFAST__STORAGE__KAFKA__SERVERS", "127.0.0.1:1")
+    return Servers(monkeypatch)
+
+
+def answers(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], list[str]]:
+    """Run a command; return its status, and the lines of stdout and stderr."""
+    status = main(["cluster", *words])
+    found = capsys.readouterr()
+    return status, found.out.splitlines(), found.err.splitlines()
+
+
+def test_init_makes_the_topic_and_checks_it(
+    servers: Servers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = ["topic holdfast: made", "topic holdfast: is as it must be"]
+    assert answers(capsys, "init") == (0, done, [])
+    assert servers.asked == [("create", "holdfast", 3), ("check", "holdfast", 3)]
+    servers.is_new = False
+    assert answers(capsys, "init")[:2] == (0, ["topic holdfast: is there", done[1]])
+
+
+def test_what_is_wrong_is_a_line_each(servers: Servers, capsys: pytest.CaptureFixture[str]) -> None:
+    servers.problems = ["topic t: one", "topic t: two"]
+    told = ["holdfast: topic t: one", "holdfast: topic t: two"]
+    assert answers(capsys, "check") == (1, [], told)
+    assert answers(capsys, "init") == (1, ["topic holdfast: made"], told)
+
+
+def test_replicas_are_those_of_the_flag(
+    servers: Servers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answers(capsys, "check", "--replicas", "5")[0] == 0
+    assert servers.asked == [("check", "holdfast", 5)]
+    status, _, (line,) = answers(capsys, "check", "--replicas", "many")
+    assert (status, "flag --replicas: storage.kafka.replicas = 'many'" in line) == (2, True)
+
+
+@pytest.mark.parametrize("action", ["init", "check"])
+def test_a_refusal_is_one_line(
+    servers: Servers, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    servers.refusal = "127.0.0.1:1: topic holdfast: no way there"
+    assert answers(capsys, action) == (1, [], [f"holdfast: {servers.refusal}"])
+
+
+@pytest.mark.parametrize("action", ["init", "check"])
+def test_without_servers_nothing_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.delenv("HOLDFAST__STORAGE__KAFKA__SERVERS", raising=False)
+    told = "holdfast: storage.kafka.servers is missing: expected host:port of the Kafka brokers"
+    assert answers(capsys, action) == (2, [], [told])
+
+
+def test_a_replicated_store_is_not_served_yet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in {"SERVERS": "127.0.0.1:1", "NODE": "n1", "MEMBERS": "n1"}.items():
+        monkeypatch.setenv(f"HOLDFAST__STORAGE__KAFKA__{key}", value)
+    monkeypatch.setenv("HOLDFAST__STORAGE__BACKEND", "kafka")
+    for words in (["serve"], ["serve", "--test-config"]):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "the replicated store can not be served yet" in line
