@@ -294,15 +294,18 @@ class ReplicatedStore:
             return
         reached = Reached(position, place)
         batches = self._batches
-        while batches and batches[0].index <= position.index:
-            is_last = len(batches) == 1 or batches[1].index > position.index
-            operations = batches[0].operations
-            apply(self._base, self._families, operations, reached if is_last else None)
-            self._forget(batches.popleft())
-            if is_last:
-                self._reached = reached
-                return
-        self.apply((), position, place)
+        done: list[Pending] = []
+        try:
+            while batches and batches[0].index <= position.index:
+                is_last = len(batches) == 1 or batches[1].index > position.index
+                operations = batches[0].operations
+                apply(self._base, self._families, operations, reached if is_last else None)
+                done.append(batches.popleft())
+        finally:
+            self._forget(done)
+        if not done:
+            apply(self._base, self._families, (), reached)
+        self._reached = reached
 
     def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
         """Apply a batch that was read from the log. Nothing may be pending up to its position."""
@@ -334,9 +337,16 @@ class ReplicatedStore:
         self._layers[family] = Layer(index, exists=what == CREATE)
         self._batches.append(Pending(index, operations, 0))
 
-    def _forget(self, batch: Pending) -> None:
-        """The database has this batch: keep of it what a later one has changed again."""
-        self.pending_bytes -= batch.size
+    def _forget(self, done: Sequence[Pending]) -> None:
+        """The database has these batches: keep of them what a later one has changed again."""
+        self.pending_bytes -= sum(batch.size for batch in done)
+        if not self._batches:
+            self._layers.clear()
+            return
+        for batch in done:
+            self._forget_one(batch)
+
+    def _forget_one(self, batch: Pending) -> None:
         layers = self._layers
         touched: set[str] = set()
         for operation in batch.operations:
