@@ -46,6 +46,9 @@ class Node:
             if select.select([self.log.fileno()], [], [], 0.1)[0]:
                 self.events += self.log.take()
 
+    def until_acked(self, token: int) -> None:
+        self.until(lambda: token in self.acked())
+
     def until_told(self, event: Event) -> None:
         self.until(lambda: event in self.events)
 
@@ -100,6 +103,9 @@ def test_all_nodes_read_the_same_order(cluster: KafkaCluster, node: Callable[...
         assert isinstance(each.events[-1], CaughtUp)
         assert each.events[-1].end == 1000
     assert nodes[0].read() == nodes[1].read() == cluster.values(topic)
+    for each in nodes:
+        acked = [event.place for event in each.events if isinstance(event, Acked)]
+        assert acked == sorted(acked) and len(set(acked)) == 500
     for name in (b"a", b"b"):
         own = [data for data in nodes[0].read() if data.startswith(name)]
         assert own == [b"%s%d" % (name, number) for number in range(500)]
@@ -189,7 +195,7 @@ def test_without_two_brokers_nothing_is_acknowledged_and_nobody_believes_it_hear
     topic = cluster.create()
     writer, other = node(topic, "a"), node(topic, "b")
     writer.log.append(b"before", 1)
-    writer.until_told(Acked(1))
+    writer.until_acked(1)
     other.until(lambda: other.read() == [b"before"])
     last = cluster.leader(topic)
     for broker in cluster.ports:
@@ -206,9 +212,9 @@ def test_without_two_brokers_nothing_is_acknowledged_and_nobody_believes_it_hear
         assert each.log.said
     cluster.mend()
     writer.until(lambda: any(getattr(event, "token", 0) == 2 for event in writer.events))
-    if Acked(2) not in writer.events:  # its producer has failed for good meanwhile
+    if 2 not in writer.acked():  # its producer has failed for good meanwhile
         writer.log.append(b"meanwhile", 3)
-        writer.until_told(Acked(3))
+        writer.until_acked(3)
     other.until(lambda: other.read()[:2] == [b"before", b"meanwhile"])
     writer.until_caught_up()
 
@@ -279,13 +285,13 @@ def test_a_leader_that_was_not_in_sync_has_lost_records_and_that_is_told(
     (follower,) = set(partition.replicas) - {leader}
     for number in range(3):
         nodes[0].log.append(b"%d" % number, number)
-    nodes[0].until_told(Acked(2))
+    nodes[0].until_acked(2)
     for each in nodes:
         each.until(lambda each=each: len(each.read()) == 3)
     cluster.kill(follower)
     for number in range(3, 6):
         nodes[0].log.append(b"%d" % number, number)
-    nodes[0].until_told(Acked(5))
+    nodes[0].until_acked(5)
     for each in nodes:
         each.until(lambda each=each: len(each.read()) == 6)
     cluster.kill(leader)

@@ -6,6 +6,9 @@ which is not long ago nothing more was in the log. A leader that was cut off fro
 does not know it yet may say so for some seconds although its successor has more; nothing can be
 appended through it, so whoever wants to be sure appends and reads that back.
 
+After a change of the leader the consumer compares what was read last with the log of the new one;
+until it has, `CaughtUp` is not told.
+
 When what was to be read next is not there, the bounds of the log are looked at twice before it is
 told: `Missing` if it was deleted, and then nothing more is read; `Shrunk` if the log has lost what
 was read, and then reading goes on from its `end`, or from the log's beginning where it cannot be
@@ -32,6 +35,9 @@ RETRY_S: Final = 0.5
 LOOK_AGAIN_S: Final = 0.5
 # A consumer that reads nothing for so long, although there is something, is made anew.
 STUCK_MS: Final = 5000
+# What a new leader adds shows that it has what was read before. If it adds nothing for so long, a
+# new consumer is asked to compare.
+CHECK_MS: Final = 1000
 NO_EPOCH: Final = -1
 
 # `auto.offset.reset` makes the first one of the others.
@@ -63,6 +69,9 @@ class Reader:
         self._epoch = NO_EPOCH  # the newest that a record or an answer had
         self._read_epoch = NO_EPOCH  # of the last record
         self._wanted: int | None = None  # `read_from`: the consumer is at another place yet
+        self._checks_epoch = False  # there is a new leader, which may have less than was read
+        self._epoch_ms = clock()  # since when there is
+        self._checking = NO_EPOCH  # for which of them the consumer was made anew
         self._end: End | None = None  # answered, and not yet reached
         self._is_wrong = False  # something does not fit: the bounds must be looked at
         self._cut: int | None = None  # where the log was cut off, and went on
@@ -87,6 +96,7 @@ class Reader:
         with self._lock:
             self._wanted = self._position = place
             self._read_epoch = NO_EPOCH
+            self._checks_epoch = False
             self._end = None
             self._inbox.forget_reads()
 
@@ -124,7 +134,7 @@ class Reader:
         elif self._is_over or self._inbox.is_full():
             self._moved_ms = self._clock()
             self._ending.wait(POLL_S)
-        else:
+        elif not self._is_wrong:
             self._read()
         self.watch.ask(self._position, is_wrong=self._is_wrong)
         if self._is_over:
@@ -132,6 +142,10 @@ class Reader:
         self._is_other |= self.watch.is_other_topic()
         if self._is_other or self._is_wrong:
             self._look()
+        elif self._checks_epoch and self._checking != self._epoch:
+            if self._clock() - self._epoch_ms > CHECK_MS:
+                self._checking = self._epoch
+                self._disconnect()
         elif self._is_behind and self._clock() - self._moved_ms > STUCK_MS:
             self._moved_ms = self._clock()
             self._disconnect()
@@ -192,7 +206,7 @@ class Reader:
             return
         if messages:
             with self._lock:
-                if self._wanted is None:
+                if self._wanted is None and not self._is_wrong:
                     self._take(messages)
                     self._tell_if_caught_up()
 
@@ -207,9 +221,11 @@ class Reader:
                 self._position = place + 1
                 epoch = message.leader_epoch()
                 self._read_epoch = NO_EPOCH if epoch is None else epoch
-                self._epoch = max(self._epoch, self._read_epoch)
+                self._see_epoch(self._read_epoch)
+                self._checks_epoch &= self._read_epoch < self._epoch
             elif error is not None and error.code() == KafkaError._PARTITION_EOF:
                 self._position = max(self._position, place or 0)
+                self._checks_epoch &= self._checking != self._epoch
             elif error is not None:
                 self._take_error(error)
         if events:
@@ -232,7 +248,7 @@ class Reader:
             if end.epoch < self._epoch:
                 self._is_wrong |= end.offset < self._position
                 return
-            self._epoch = end.epoch
+            self._see_epoch(end.epoch)
             if end.offset < end.position:
                 self._is_wrong = True
                 return
@@ -242,9 +258,18 @@ class Reader:
             self._end = end
             self._tell_if_caught_up()
 
+    def _see_epoch(self, epoch: int) -> None:
+        """Note a new leader: whether its log has what was read before is to be checked."""
+        if epoch > self._epoch:
+            self._checks_epoch = self._read_epoch != NO_EPOCH
+            self._epoch = epoch
+            self._epoch_ms = self._clock()
+
     def _tell_if_caught_up(self) -> None:
         end = self._end
         if end is None or self._position < end.offset or self._is_wrong or self._is_over:
+            return
+        if self._checks_epoch:
             return
         self._end = None
         if self._clock() - end.asked_ms <= FRESH_MS:
@@ -270,6 +295,7 @@ class Reader:
             if self._is_other or event is not None:
                 self._epoch = epoch
                 self._read_epoch = NO_EPOCH
+                self._checks_epoch = False
             self._is_over = isinstance(event, Missing)
             self._is_wrong = self._is_other = self._is_behind = False
             self._cut = None

@@ -56,10 +56,10 @@ class StandInProducer:
     def flush(self, seconds: float) -> int:
         return 0
 
-    def answers(self, number: int, error: Any = None) -> None:
+    def answers(self, number: int, error: Any = None, place: int = 0) -> None:
         """Have the outcome of an append told."""
         heard = self.sent[number][1]
-        self.acts.put(lambda: heard(error, None))
+        self.acts.put(lambda: heard(error, StandInMessage(place)))
 
     def fails(self, problem: Exception) -> None:
         """Have the next poll raise."""

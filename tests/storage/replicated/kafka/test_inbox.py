@@ -32,13 +32,13 @@ def test_the_descriptor_is_readable_while_there_is_something_to_take(box: Any) -
     assert not is_readable(box)
     box.put([])
     assert not is_readable(box)
-    box.put([Acked(1)])
-    box.put([Acked(2)])
+    box.put([Acked(1, 0)])
+    box.put([Acked(2, 0)])
     assert is_readable(box)
-    assert box.take() == [Acked(1), Acked(2)]
+    assert box.take() == [Acked(1, 0), Acked(2, 0)]
     assert not is_readable(box)
     assert box.take() == []
-    box.put([Acked(3)])
+    box.put([Acked(3, 0)])
     assert is_readable(box)
 
 
@@ -54,10 +54,10 @@ def test_that_nothing_more_is_there_is_told_once(box: Any, clock: Clock) -> None
 def test_an_answer_from_before_a_long_sleep_is_not_believed(box: Any, clock: Clock) -> None:
     box.put([Read(0, b"a")])
     box.put_caught_up(1, clock())
-    box.put([Acked(1)])
+    box.put([Acked(1, 0)])
     clock.ms += inbox.FRESH_MS + 1
     box.put_caught_up(1, clock())
-    assert box.take() == [Read(0, b"a"), Acked(1), CaughtUp(1)]
+    assert box.take() == [Read(0, b"a"), Acked(1, 0), CaughtUp(1)]
     box.put_caught_up(1, clock())
     clock.ms += inbox.FRESH_MS
     assert box.take() == [CaughtUp(1)]
@@ -73,18 +73,18 @@ def test_it_is_full_until_what_was_read_is_taken(box: Any) -> None:
 
 
 def test_what_was_read_can_be_forgotten_and_nothing_else(box: Any, clock: Clock) -> None:
-    box.put([Read(0, bytes(inbox.BYTES_MAX)), Acked(1)])
+    box.put([Read(0, bytes(inbox.BYTES_MAX)), Acked(1, 0)])
     box.put_caught_up(1, clock())
     box.put([Missing(7)])
     box.forget_reads()
     assert not box.is_full()
     box.put_caught_up(3, clock())
-    assert box.take() == [Acked(1), Missing(7), CaughtUp(3)]
+    assert box.take() == [Acked(1, 0), Missing(7), CaughtUp(3)]
 
 
 def test_once_closed_it_tells_nobody(box: Any) -> None:
-    box.put([Acked(1)])
+    box.put([Acked(1, 0)])
     box.close()
-    box.put([Acked(2)])
-    assert box.take() == [Acked(1), Acked(2)]
+    box.put([Acked(2, 0)])
+    assert box.take() == [Acked(1, 0), Acked(2, 0)]
     box.close()

@@ -144,6 +144,51 @@ def test_a_leader_that_was_deposed_is_not_believed(desk: Desk) -> None:
     assert kinds(desk.asked() + desk.asked()) == ["CaughtUp"]
 
 
+def test_a_new_leader_is_not_believed_until_its_log_was_compared(desk: Desk) -> None:
+    read(desk, 0, 1, 2, epoch=4)
+    desk.admin.epoch = 5
+    for _ in range(3):
+        assert desk.asked() == []
+    assert len(StandInConsumer.made) == 1
+    desk.round(after_ms=reader.CHECK_MS)
+    desk.asked()
+    assert (desk.place(), len(StandInConsumer.made)) == (3, 2)
+    assert desk.consumer.assigned[0].leader_epoch == 4
+    assert desk.asked() == []
+    desk.fails(KafkaError._PARTITION_EOF, place=3)
+    assert desk.round() == [CaughtUp(3)]
+    for _ in range(3):
+        assert desk.asked() == [CaughtUp(3)]
+    assert len(StandInConsumer.made) == 2
+
+
+def test_a_record_of_a_new_leader_is_enough(desk: Desk) -> None:
+    read(desk, 0, 1, 2, epoch=4)
+    desk.admin.epoch, desk.admin.end = 5, 4
+    assert desk.asked() == []
+    desk.gives(3, epoch=5)
+    assert desk.round() == [Read(3, b"3"), CaughtUp(4)]
+    desk.round(after_ms=2 * reader.CHECK_MS)
+    assert len(StandInConsumer.made) == 1
+
+
+def test_a_new_leader_that_has_less_but_as_many_is_told(desk: Desk) -> None:
+    read(desk, 0, 1, 2, epoch=4)
+    desk.admin.epoch = 5
+    assert desk.asked() == []
+    desk.fails(KafkaError._LOG_TRUNCATION, "truncation detected: broker end offset is 1")
+    assert desk.round() == [Shrunk(1)]
+
+
+def test_once_something_does_not_fit_nothing_more_is_read(desk: Desk) -> None:
+    read(desk, 0, 1, 2)
+    desk.admin.end, desk.admin.waiting = 1, []
+    assert desk.asked() == []
+    desk.gives(3)
+    desk.admin.answer()
+    assert desk.round() == [Shrunk(1)]
+
+
 def test_the_end_of_the_partition_may_be_behind_what_can_be_read(desk: Desk) -> None:
     read(desk, 0)
     desk.admin.end = 2  # a marker of a transaction, which nobody reads

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from storage.replicated.log_port import Acked, Event, Unknown
-from tests.storage.replicated.kafka.stand_ins import PATIENCE_S, Clock, StandInProducer
+from tests.storage.replicated.kafka.stand_ins import (
+    PATIENCE_S,
+    Clock,
+    StandInMessage,
+    StandInProducer,
+)
 
 kafka: Any = pytest.importorskip("confluent_kafka")
 client: Any = pytest.importorskip("storage.replicated.kafka.client")
@@ -55,8 +60,15 @@ def test_an_append_is_acknowledged_by_its_outcome(desk: Desk) -> None:
         desk.sender.append(b"%d" % number, number or None)
     assert [data for data, _ in desk.producer().sent] == [b"0", b"1", b"2"]
     for number in range(3):
-        desk.producer().answers(number)
-    assert desk.events(2) == [Acked(1), Acked(2)]
+        desk.producer().answers(number, place=10 + number)
+    assert desk.events(2) == [Acked(1, 11), Acked(2, 12)]
+
+
+@pytest.mark.parametrize("place", [-1001, -1])
+def test_without_its_place_an_outcome_is_unknown(desk: Desk, place: int) -> None:
+    desk.sender.append(b"a", 1)
+    desk.producer().answers(0, place=place)
+    assert desk.events(1) == [Unknown(1, sender.NOWHERE)]
 
 
 def test_the_producer_promises_order_and_all_replicas(desk: Desk) -> None:
@@ -100,10 +112,10 @@ def test_after_a_fatal_error_another_producer_goes_on(desk: Desk, is_late: bool)
     assert desk.events(2) == [Unknown(1, "fenced"), Unknown(2, "fenced")]
     until_another_than(old, desk)
     assert old.is_purged
-    old.sent[0][1](None, None)  # heard late
+    old.sent[0][1](None, StandInMessage(0))  # heard late
     desk.sender.append(b"c", 3)
     desk.producer().answers(0)
-    assert desk.events(1) == [Acked(3)]
+    assert desk.events(1) == [Acked(3, 0)]
 
 
 def test_an_outcome_that_is_fatal_ends_the_producer(desk: Desk) -> None:
