@@ -29,8 +29,9 @@ from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlError, ControlServer, Request
 from broker.operations.owing.count_thread import Counted, CountThread
-from broker.process import feeding, following
+from broker.process import feeding
 from broker.process.children.admin_child import AdminChild
+from broker.process.cluster import following
 from broker.process.desks.reception import Reception
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding

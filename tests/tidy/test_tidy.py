@@ -176,6 +176,8 @@ LARGE_FOLDERS: Final[dict[str, str]] = {
 
 # Modules without a test file of their own, and where their behaviour is tested instead.
 NO_MIRROR: Final[dict[str, str]] = {
+    "broker.process.cluster.following": "needs Kafka; tests/replication/test_failover.py runs it",
+    "storage.replicated.log_port": "a protocol; tests/replication and test_kafka_log.py run both",
     "audit.__main__": "three lines; tests/audit/test_command.py runs what they call",
     "audit.checks.session_judgement": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.open_rows": "needs Spark; test_delivery_checks.py runs it",

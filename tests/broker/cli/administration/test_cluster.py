@@ -90,15 +90,3 @@ def test_without_servers_nothing_is_asked(
     monkeypatch.delenv("HOLDFAST__STORAGE__KAFKA__SERVERS", raising=False)
     told = "holdfast: storage.kafka.servers is missing: expected host:port of the Kafka brokers"
     assert answers(capsys, action) == (2, [], [told])
-
-
-def test_a_replicated_store_is_not_served_yet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for key, value in {"SERVERS": "127.0.0.1:1", "NODE": "n1", "MEMBERS": "n1"}.items():
-        monkeypatch.setenv(f"HOLDFAST__STORAGE__KAFKA__{key}", value)
-    monkeypatch.setenv("HOLDFAST__STORAGE__BACKEND", "kafka")
-    for words in (["serve"], ["serve", "--test-config"]):
-        assert main(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "the replicated store can not be served yet" in line

@@ -6,7 +6,9 @@ The database is open, the engine is not: it starts from the rows when this node 
 
 import asyncio
 import contextlib
+import functools
 import signal
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
@@ -126,7 +128,7 @@ class Following:
             control = ControlServer(
                 self._config.shell.data_dir,
                 self._answer,
-                lambda call: loop.call_soon_threadsafe(call),
+                functools.partial(_call_soon, loop),
                 failed=lambda why: self._log.warning("control", why),
             )
         except OSError as problem:
@@ -160,6 +162,10 @@ class Following:
                 bind_problem("metrics", shell.metrics_host, shell.metrics_port, problem)
             ) from None
         stack.callback(metrics.close)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(call)
 
 
 def _settle(ended: "asyncio.Future[Leads | None]", leads: Leads | None) -> None:
