@@ -98,8 +98,8 @@ class Database(Protocol):
         """Apply a batch, and note in the same write which record ended it, and its place."""
         ...
 
-    def remember(self, anchors: Sequence[Anchor]) -> None:
-        """Note these in place of earlier ones; they may be lost in a crash."""
+    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
+        """Note these in place of earlier ones; they may be lost in a crash if it is not synced."""
         ...
 
 
@@ -182,9 +182,10 @@ class Replica:
         anchors: Iterable[Anchor] = (),
         now: int,
     ) -> None:
-        """`at` is where the database is; the log must be read from its place on.
+        """`at` is where the database is, `anchors` are those that were remembered, oldest first.
 
-        `anchors` are those that were remembered, oldest first. `nonce` is new for each process.
+        The log is read from the last of them on that is not behind `at`: its place was right when
+        the log shrank last, that of `at` need not be. `nonce` is new for each process.
         `now` is a clock in milliseconds that never goes back.
         """
         self.settings: Final = settings
@@ -198,8 +199,8 @@ class Replica:
         self.is_stalled: bool = False  # leads, and does not hear the log
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
-        known = [each for each in anchors if each.position.index < at.position.index]
-        self.anchors: Final[deque[Anchor]] = deque([*known, at], ANCHORS_MAX)
+        known = [each for each in anchors if each.position.index <= at.position.index]
+        self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
         self.told: Final[list[Told]] = []
         self._log: Final = log
         self._database: Final = database
@@ -245,6 +246,7 @@ class Replica:
         if not known:
             database.remember(tuple(self.anchors))
         self._load_own()
+        self._go_back("the log was to be read")
 
     def _load_own(self) -> None:
         """Learn which records of the own tail go on where the database ends."""
@@ -465,6 +467,7 @@ class Replica:
         self._tokens.clear()
         while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
             self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
 
@@ -472,6 +475,7 @@ class Replica:
         """Another record is where this node read on: the log lost records and got others since."""
         self.is_warm = False
         self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)
         self._go_back(f"the log has another record at {self.place} than before")
 
     def _go_back(self, why: str) -> bool:

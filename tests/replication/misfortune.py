@@ -24,6 +24,8 @@ def happen(world: World) -> None:
         node.start(world.now)
         return
     what = random.choice(list(MISFORTUNES))
+    if any(each.has_claimed for each in world.nodes.values()) and random.random() < 0.5:
+        what = "race"
     if MISFORTUNES[what](world, name, node):
         world.seen[what] += 1
 
@@ -96,7 +98,22 @@ def _lose(world: World, name: str, node: Node) -> bool:
     return world.log.lose(world.random.randint(1, 5)) > 0
 
 
+def _race(world: World, name: str, node: Node) -> bool:
+    """A claim is on its way for long, and those who can be heard meanwhile go on."""
+    candidates = [each for each in world.nodes.values() if each.has_claimed]
+    for each in world.nodes.values():
+        _resume(world, name, each)
+    for each in candidates:
+        assert each.line is not None
+        each.line.is_cut = True
+    return bool(candidates)
+
+
 def _site(world: World, name: str, node: Node) -> bool:
+    return site(world)
+
+
+def site(world: World) -> bool:
     """Power off for all; the log loses what it had promised, as nobody had flushed it."""
     if world.kind != SITE:
         return False
@@ -146,6 +163,7 @@ MISFORTUNES: Final[dict[str, Callable[[World, str, Node], bool]]] = {
     "resume": _resume,
     "resume all": _resume_all,
     "lose": _lose,
+    "race": _race,
     "site": _site,
     "disk": _disk,
     "twin": _twin,

@@ -72,24 +72,6 @@ class ReleasedWithoutTail(Replica):
         super()._commit()
 
 
-class CommittedBehindTheLog(Replica):
-    """After the log shrank, what this node once read counts as read."""
-
-    def _commit(self) -> None:
-        log_end, self.log_end = self.log_end, self.end
-        super()._commit()
-        self.log_end = log_end
-
-
-class AckBelievedUnread(Replica):
-    """An acknowledgement counts before the log was read as far as that."""
-
-    def _commit(self) -> None:
-        read_to, self._read_to = self._read_to, 1 << 60
-        super()._commit()
-        self._read_to = read_to
-
-
 class LeadsWhenItClaims(Replica):
     """A node leads from when it appends its claim."""
 
@@ -242,9 +224,8 @@ class OldReadsGoOn(Replica):
 class PlaceNotChecked(Replica):
     """A node reads on from where it was, whatever is there now."""
 
-    def _read(self, place: int, data: bytes, now: int) -> None:
+    def _anchor_is_wrong(self) -> None:
         self._is_found = True
-        super()._read(place, data, now)
 
 
 class TailNotRestored(Replica):
@@ -252,14 +233,6 @@ class TailNotRestored(Replica):
 
     def _append_missing(self, *, counted_only: bool = False) -> Position:
         return self.log_end
-
-
-class NotToldThatItShrank(Line):
-    """The log does not tell that it has lost records."""
-
-    def take(self) -> list[real.Event]:
-        """Return what happened."""
-        return [each for each in super().take() if not isinstance(each, real.Shrunk)]
 
 
 class AcksWhatWasLost(Line):
@@ -278,8 +251,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "released when acknowledged": Mutant(ReleasedWhenAcknowledged),
     "released when read": Mutant(ReleasedWhenRead),
     "released without tail": Mutant(ReleasedWithoutTail, kind=SITE),
-    "committed behind the log": Mutant(CommittedBehindTheLog),
-    "ack believed unread": Mutant(AckBelievedUnread),
     "leads when it claims": Mutant(LeadsWhenItClaims),
     "leads before it has all": Mutant(LeadsBeforeItHasAll),
     "claim of any index": Mutant(ClaimOfAnyIndex),
@@ -297,7 +268,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "old reads go on": Mutant(OldReadsGoOn),
     "place not checked": Mutant(PlaceNotChecked),
     "tail not restored": Mutant(TailNotRestored),
-    "not told that it shrank": Mutant(line=NotToldThatItShrank),
     "acks what was lost": Mutant(line=AcksWhatWasLost),
 }
 

@@ -13,6 +13,7 @@ from storage.local.memory import MemoryStore
 from storage.replicated.batch_codec import CREATE, DROP, Operation
 from storage.replicated.record import Position
 from storage.replicated.replica import (
+    CLAIMS,
     LEADS,
     Anchor,
     Committed,
@@ -54,10 +55,12 @@ class Disk:
         # A family that is gone was dropped by a later batch, before a crash lost its rows.
         self.store.write([each for each in changes if each[0] in self.store.families()])
 
-    def remember(self, anchors: Sequence[Anchor]) -> None:
+    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
         """Keep the anchors."""
         packed = b"".join(_where(each.position, each.place) for each in anchors)
         self.store.write([(META, ANCHORS, packed)])
+        if is_synced:
+            self.store.sync()
 
     def where(self) -> Anchor:
         """Return where the database is."""
@@ -171,6 +174,11 @@ class Node:
     def is_leading(self) -> bool:
         """Return whether its process leads, as far as it knows."""
         return self.replica is not None and self.replica.role == LEADS
+
+    @property
+    def has_claimed(self) -> bool:
+        """Return whether its process waits for its claim."""
+        return self.replica is not None and self.replica.role == CLAIMS
 
     def start(self, now: int) -> None:
         """Start a process."""
