@@ -215,7 +215,7 @@ class Replica:
         # What counts and may not be applied before the own tail has it synced.
         self._unapplied: deque[tuple[list[Operation], Position, int]] = deque()
         self._tail_synced: int = at.position.index
-        self._durable: int = at.position.index  # to where the database is synced
+        self._durable: int = 0  # to where the database is known to be synced
         # What the own tail has behind `end` and was never read from the log, as digests by index.
         self._own: dict[int, bytes] = {}
         # The leader.
@@ -655,7 +655,7 @@ class Replica:
         kept = [
             anchor.place
             for anchor in self.anchors
-            if anchor.position.index <= safe and anchor.position.index % every == 0
+            if 0 < anchor.position.index <= safe and anchor.position.index % every == 0
         ]
         if kept:
             self._log.delete_before(kept[-1])

@@ -161,6 +161,7 @@ class Node:
         self.replica: Replica | None = None  # None = no process
         self.line: Line | None = None
         self.is_paused: bool = False
+        self.reads_from_ms: int = 0  # what it reads comes later than its answers
         self.epoch: int = 0  # that it leads, or led last
         self.sent: list[tuple[int, int]] = []  # (index, command) that are not committed
         self.acked: list[int] = []  # commands, since this process leads

@@ -128,7 +128,7 @@ class World:
             return
         if random.random() >= self.lateness:
             line.answer(random.randint(0, 3))
-        if random.random() >= self.slowness:
+        if self.now >= node.reads_from_ms and random.random() >= self.slowness:
             line.read(random.choice((0, 1, 5, 50)))
 
     def _tail(self, node: Node) -> None:
@@ -174,6 +174,7 @@ class World:
         if luck < 0.3:
             for node in self.nodes.values():
                 node.is_paused = False
+                node.reads_from_ms = self.now + self.random.choice((0, 300))
                 if node.line is not None:
                     node.line.is_cut = False
         elif luck < 0.45:
