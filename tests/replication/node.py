@@ -139,6 +139,11 @@ class TailFile:
         self.synced, self._sync = max(self.synced, self._sync), 0
         return self.synced
 
+    def copy(self, other: "TailFile") -> None:
+        """Have the same records as another tail."""
+        self.records = dict(other.records)
+        self.synced, self._sync = max(self.records, default=0), 0
+
     def crash(self, keep: int) -> None:
         """Lose what is not synced but for the first `keep` records."""
         behind = sorted(index for index in self.records if index > self.synced)
@@ -198,10 +203,10 @@ class Node:
         )
 
     def copy(self, other: "Node") -> None:
-        """Begin anew with a copy of another node's database."""
+        """Begin anew with a copy of another node's database and tail, which are synced."""
         assert self.replica is None
         self.disk = Disk(other.disk.store.crash(other.disk.store.unsynced))
-        self.tail.drop_from(0)
+        self.tail.copy(other.tail)
 
     def tail_begins(self) -> int:
         """Return the index of the first record in the tail."""

@@ -71,6 +71,7 @@ class World:
         self.issued: int = 0
         self.oracle: Final = Oracle()
         self.seen: Final[Counter[str]] = Counter()  # what happened, for the tests of the worlds
+        self.quiet_until: int = 0  # nothing goes wrong before
         self.site_due: int = 0  # when the site is to lose power, 0 = not now
         self.gone: Final[set[str]] = set()  # who must not be started
         self._taken: Final[dict[str, int]] = dict.fromkeys(self.nodes, 0)
