@@ -662,7 +662,7 @@ class Replica:
 
     def _may_claim(self, now: int) -> bool:
         """Return whether this node should lead: nobody does, and it knows everything."""
-        if now - self._heard_end > HEARD_GAP_MS:
+        if self._has_won or now - self._heard_end > HEARD_GAP_MS:
             return False
         wait = self.settings.takeover_ms + RANK_MS * self.members.rank
         if now - self._quiet_since < wait:

@@ -244,6 +244,9 @@ def test_a_node_does_not_lead_before_its_database_has_all() -> None:
     bob.wait(4000)
     bob.hear(chain.sent(bob.log), CaughtUp(4), synced=False)
     assert bob.replica.role == CLAIMS
+    bob.kinds()
+    bob.wait(9000)
+    assert bob.kinds() == []  # nor does it claim again and again
     bob.replica.tail_synced(2)
     bob.wait(100)
     assert bob.replica.role == LEADS
