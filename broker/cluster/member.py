@@ -18,7 +18,7 @@ from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
 from storage.errors import Recoverable, StorageError
-from storage.replicated import anchors
+from storage.replicated import anchors as anchor_rows
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import ReplicatedLog
 from storage.replicated.members import NONCE_BYTES
@@ -83,9 +83,11 @@ class Database:
         """Apply a batch that was read from the log."""
         self._store.apply(operations, position, place)
 
-    def remember(self, places: Sequence[Anchor]) -> None:
+    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
         """Note places of the log from where it can be read again."""
-        anchors.save(self._base, places)
+        anchor_rows.save(self._base, anchors)
+        if is_synced:
+            self._base.sync()
 
 
 class Member:
@@ -133,7 +135,7 @@ class Member:
             self._tail,
             nonce=secrets.token_bytes(NONCE_BYTES),
             at=Anchor(reached.position, reached.place),
-            anchors=anchors.load(base),
+            anchors=anchor_rows.load(base),
             now=machine_clocks.boottime_ms(),
         )
         self._ends: Final = Signal()

@@ -83,6 +83,7 @@ class OpenBroker:
         self.config: Final = config
         self.log: Final = log
         self.stack: Final = stack
+        self.lead: Final = lead
         self.counters: Final = Counters()
         self.status: Final = Status()
         self.status.durability = shell.durability
@@ -92,17 +93,7 @@ class OpenBroker:
         if missing := admin_problem(config):
             raise StartError(missing)
         try:
-            directory = (
-                stack.enter_context(closing(DataDirectory(shell.data_dir)))
-                if lead is None
-                else lead.directory
-            )
-            if directory.mosquitto.exists():
-                log.warning(
-                    "mosquitto_database",
-                    f"{directory.mosquitto} is mosquitto's database, and Holdfast does not read "
-                    "it: docs/mosquitto.md says what can be moved, and how",
-                )
+            directory = self._settle_directory()
             self.listeners: Final = stack.enter_context(closing(Listeners(config.listeners, log)))
             self.listeners.bind()
             self.status.certificates = self.listeners.expiries()
@@ -128,14 +119,7 @@ class OpenBroker:
             self._generation_max: Final = max(
                 GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK
             )
-            self.lead: Final = lead
-            if lead is None:
-                opened = self._open_database(directory)
-                stack.enter_context(closing(opened.store))
-                stack.enter_context(closing(opened.watermark))
-                self._tell(opened.notes)
-            else:
-                opened = lead.opened
+            opened = self._open_database(directory) if lead is None else lead.opened
             self.store: Final[RocksStore] = opened.store
             self.watermark: Final[Watermark] = opened.watermark
             self.pulse: Final = stack.enter_context(closing(Pulse(directory.pulse)))
@@ -145,6 +129,19 @@ class OpenBroker:
         except (StorageError, ListenError, ConfigError, AccessError) as problem:
             raise StartError(str(problem)) from None
         self.status.recovery_seconds = time.monotonic() - began
+
+    def _settle_directory(self) -> DataDirectory:
+        """Return the data directory, locked."""
+        if self.lead is not None:
+            return self.lead.directory
+        directory = self.stack.enter_context(closing(DataDirectory(self.config.shell.data_dir)))
+        if directory.mosquitto.exists():
+            self.log.warning(
+                "mosquitto_database",
+                f"{directory.mosquitto} is mosquitto's database, and Holdfast does not read "
+                "it: docs/mosquitto.md says what can be moved, and how",
+            )
+        return directory
 
     def _settle_backends(self) -> dict[str, dict[str, Any]]:
         """Return what the processes of external stores are told; keep the name of this node.
@@ -181,11 +178,15 @@ class OpenBroker:
     def _open_database(self, directory: DataDirectory) -> OpenDatabase:
         """Open the database; delete the ballast if the disk has no room for that."""
         try:
-            return self._try_database(directory)
+            opened = self._try_database(directory)
         except Recoverable:
             if not self.space.release_ballast():
                 raise
-            return self._try_database(directory)
+            opened = self._try_database(directory)
+        self.stack.enter_context(closing(opened.store))
+        self.stack.enter_context(closing(opened.watermark))
+        self._tell(opened.notes)
+        return opened
 
     def _try_database(self, directory: DataDirectory) -> OpenDatabase:
         return open_database(

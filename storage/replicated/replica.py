@@ -99,8 +99,8 @@ class Database(Protocol):
         """Apply a batch, and note in the same write which record ended it, and its place."""
         ...
 
-    def remember(self, places: Sequence[Anchor]) -> None:
-        """Note these in place of earlier ones; they may be lost in a crash."""
+    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
+        """Note these in place of earlier ones; they may be lost in a crash if it is not synced."""
         ...
 
 
@@ -183,9 +183,10 @@ class Replica:
         anchors: Iterable[Anchor] = (),
         now: int,
     ) -> None:
-        """`at` is where the database is; the log must be read from its place on.
+        """`at` is where the database is, `anchors` are those that were remembered, oldest first.
 
-        `anchors` are those that were remembered, oldest first. `nonce` is new for each process.
+        The log is read from the last of them on that is not behind `at`: its place was right when
+        the log shrank last, that of `at` need not be. `nonce` is new for each process.
         `now` is a clock in milliseconds that never goes back.
         """
         self.settings: Final = settings
@@ -199,8 +200,8 @@ class Replica:
         self.is_stalled: bool = False  # leads, and does not hear the log
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
-        known = [each for each in anchors if each.position.index < at.position.index]
-        self.anchors: Final[deque[Anchor]] = deque([*known, at], ANCHORS_MAX)
+        known = [each for each in anchors if each.position.index <= at.position.index]
+        self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
         self.told: Final[list[Told]] = []
         self._log: Final = log
         self._database: Final = database
@@ -215,7 +216,7 @@ class Replica:
         # What counts and may not be applied before the own tail has it synced.
         self._unapplied: deque[tuple[list[Operation], Position, int]] = deque()
         self._tail_synced: int = at.position.index
-        self._durable: int = at.position.index  # to where the database is synced
+        self._durable: int = 0  # to where the database is known to be synced
         # What the own tail has behind `end` and was never read from the log, as digests by index.
         self._own: dict[int, bytes] = {}
         # The leader.
@@ -227,28 +228,34 @@ class Replica:
         self._next_token: int = 1
         self._acks: deque[int] = deque()  # places that were acknowledged and not yet read
         self._promised: int = -1  # the last place that was acknowledged and then read
-        # Times.
+        self._set_times(now)
+        if not known:
+            database.remember(tuple(self.anchors))
+        self._load_own()
+        self._go_back("the log was to be read")
+
+    def _set_times(self, now: int) -> None:
+        """Begin to count the time."""
         self._began: int = now
         self._heard_end: int = now - HEARD_GAP_MS - 1  # when the end of the log was heard last
         self._quiet_since: int = now
         # Has the leader resigned, in favour of this node or of everybody?
         self._is_free: bool = False
-        self._free: Final = (RESIGNED, RESIGNED + settings.node.encode())
+        self._free = (RESIGNED, RESIGNED + self.settings.node.encode())
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._leader_said: int = now  # when it said so
         self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
-        self._look_back_ms: int = 2 * settings.resend_ms
-        self._resend_ms: int = settings.resend_ms  # longer each time: a slow log needs no repeats
+        self._look_back_ms: int = 2 * self.settings.resend_ms
+        self._resend_ms: int = (
+            self.settings.resend_ms
+        )  # longer each time: a slow log needs no repeats
         self._restored: int = now  # when the log was given back what it had lost
         self._beat_due: int = now
         self._presence_due: int = now
-        self._trim_due: int = now + settings.trim_ms
+        self._trim_due: int = now + self.settings.trim_ms
         self._trouble: str = ""
-        if not known:
-            database.remember(tuple(self.anchors))
-        self._load_own()
 
     def _load_own(self) -> None:
         """Learn which records of the own tail go on where the database ends."""
@@ -472,6 +479,7 @@ class Replica:
         self._tokens.clear()
         while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
             self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
 
@@ -479,6 +487,7 @@ class Replica:
         """Another record is where this node read on: the log lost records and got others since."""
         self.is_warm = False
         self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)
         self._go_back(f"the log has another record at {self.place} than before")
 
     def _go_back(self, why: str) -> bool:
@@ -685,14 +694,14 @@ class Replica:
         kept = [
             anchor.place
             for anchor in self.anchors
-            if anchor.position.index <= safe and anchor.position.index % every == 0
+            if 0 < anchor.position.index <= safe and anchor.position.index % every == 0
         ]
         if kept:
             self._log.delete_before(kept[-1])
 
     def _may_claim(self, now: int) -> bool:
         """Return whether this node should lead: nobody does, and it knows everything."""
-        if now - self._heard_end > HEARD_GAP_MS:
+        if self._has_won or now - self._heard_end > HEARD_GAP_MS:
             return False
         wait = 0 if self._is_free else self.settings.takeover_ms
         wait += 0 if self._is_free else RANK_MS * self.members.rank

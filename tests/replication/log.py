@@ -33,6 +33,7 @@ class SharedLog:
         self._random: Final = random
         self._gaps: Final = gaps
         self.promised: int = 0  # everything before this place was acknowledged
+        self.lost_positions: Final[set[Position]] = set()  # of what counted
         self.lines: Final[list[Line]] = []
         self.lost: int = 0  # how often records were lost
 
@@ -50,6 +51,10 @@ class SharedLog:
         if record.kind in CHAINED and continues(record, end):
             self.chain.append((self.end, after(record, data)))
         self.records.append(data)
+
+    def keeps(self, position: Position) -> bool:
+        """Return whether the record that ends this position counts, and was promised."""
+        return any(each == position and at < self.promised for at, each in reversed(self.chain))
 
     def delay(self, data: bytes) -> None:
         """Let a record that did not arrive do so much later, perhaps."""
@@ -71,7 +76,7 @@ class SharedLog:
             self.promised = min(self.promised, self.end)
             self.lost += 1
             while self.chain and self.chain[-1][0] >= self.end:
-                self.chain.pop()
+                self.lost_positions.add(self.chain.pop()[1])
             for line in self.lines:
                 line.shrunk(self.end)
         return gone

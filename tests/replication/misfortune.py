@@ -14,6 +14,8 @@ LOST_MAX: Final = 25  # records that the log loses of those it promised
 
 def happen(world: World) -> None:
     """Let something happen."""
+    if world.now < world.quiet_until:
+        return
     random = world.random
     name = random.choice(list(world.nodes))
     leaders = [each for each, node in world.nodes.items() if node.is_leading]
@@ -23,7 +25,9 @@ def happen(world: World) -> None:
     if node.replica is None and random.random() < 0.7:
         node.start(world.now)
         return
-    what = random.choice(list(MISFORTUNES))
+    what = random.choice([*MISFORTUNES, *ZOMBIES])
+    if any(each.has_claimed for each in world.nodes.values()) and random.random() < 0.5:
+        what = "race"
     if MISFORTUNES[what](world, name, node):
         world.seen[what] += 1
 
@@ -74,6 +78,7 @@ def _pause_in_between(world: World, name: str, node: Node) -> bool:
     if not node.is_leading or node.line is None or not node.sent:
         return False
     node.is_paused = True
+    world.quiet_until = world.now + 5000
     if world.random.random() < 0.5:
         node.line.is_cut = True  # and what it has appended arrives when it goes on
     return True
@@ -96,7 +101,22 @@ def _lose(world: World, name: str, node: Node) -> bool:
     return world.log.lose(world.random.randint(1, 5)) > 0
 
 
+def _race(world: World, name: str, node: Node) -> bool:
+    """A claim is on its way for long, and those who can be heard meanwhile go on."""
+    candidates = [each for each in world.nodes.values() if each.has_claimed]
+    for each in world.nodes.values():
+        _resume(world, name, each)
+    for each in candidates:
+        assert each.line is not None
+        each.line.is_cut = True
+    return bool(candidates)
+
+
 def _site(world: World, name: str, node: Node) -> bool:
+    return site(world)
+
+
+def site(world: World) -> bool:
     """Power off for all; the log loses what it had promised, as nobody had flushed it."""
     if world.kind != SITE:
         return False
@@ -136,6 +156,7 @@ def _twin(world: World, name: str, node: Node) -> bool:
     return True
 
 
+ZOMBIES: Final = ("pause in between", "pause in between", "pause in between")
 MISFORTUNES: Final[dict[str, Callable[[World, str, Node], bool]]] = {
     "kill": _kill,
     "power": _power,
@@ -146,6 +167,7 @@ MISFORTUNES: Final[dict[str, Callable[[World, str, Node], bool]]] = {
     "resume": _resume,
     "resume all": _resume_all,
     "lose": _lose,
+    "race": _race,
     "site": _site,
     "disk": _disk,
     "twin": _twin,

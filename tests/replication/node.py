@@ -13,6 +13,7 @@ from storage.local.memory import MemoryStore
 from storage.replicated.batch_codec import CREATE, DROP, Operation
 from storage.replicated.record import Position
 from storage.replicated.replica import (
+    CLAIMS,
     LEADS,
     Anchor,
     Committed,
@@ -54,10 +55,12 @@ class Disk:
         # A family that is gone was dropped by a later batch, before a crash lost its rows.
         self.store.write([each for each in changes if each[0] in self.store.families()])
 
-    def remember(self, anchors: Sequence[Anchor]) -> None:
+    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
         """Keep the anchors."""
         packed = b"".join(_where(each.position, each.place) for each in anchors)
         self.store.write([(META, ANCHORS, packed)])
+        if is_synced:
+            self.store.sync()
 
     def where(self) -> Anchor:
         """Return where the database is."""
@@ -136,6 +139,11 @@ class TailFile:
         self.synced, self._sync = max(self.synced, self._sync), 0
         return self.synced
 
+    def copy(self, other: "TailFile") -> None:
+        """Have the same records as another tail."""
+        self.records = dict(other.records)
+        self.synced, self._sync = max(self.records, default=0), 0
+
     def crash(self, keep: int) -> None:
         """Lose what is not synced but for the first `keep` records."""
         behind = sorted(index for index in self.records if index > self.synced)
@@ -158,6 +166,7 @@ class Node:
         self.replica: Replica | None = None  # None = no process
         self.line: Line | None = None
         self.is_paused: bool = False
+        self.reads_from_ms: int = 0  # what it reads comes later than its answers
         self.epoch: int = 0  # that it leads, or led last
         self.sent: list[tuple[int, int]] = []  # (index, command) that are not committed
         self.acked: list[int] = []  # commands, since this process leads
@@ -171,6 +180,11 @@ class Node:
     def is_leading(self) -> bool:
         """Return whether its process leads, as far as it knows."""
         return self.replica is not None and self.replica.role == LEADS
+
+    @property
+    def has_claimed(self) -> bool:
+        """Return whether its process waits for its claim."""
+        return self.replica is not None and self.replica.role == CLAIMS
 
     def start(self, now: int) -> None:
         """Start a process."""
@@ -189,10 +203,10 @@ class Node:
         )
 
     def copy(self, other: "Node") -> None:
-        """Begin anew with a copy of another node's database."""
+        """Begin anew with a copy of another node's database and tail, which are synced."""
         assert self.replica is None
         self.disk = Disk(other.disk.store.crash(other.disk.store.unsynced))
-        self.tail.drop_from(0)
+        self.tail.copy(other.tail)
 
     def tail_begins(self) -> int:
         """Return the index of the first record in the tail."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.replication.misfortune import happen, heal, never_return
+from tests.replication.misfortune import happen, heal, never_return, site
 from tests.replication.world import SITE, World
 
 STEPS: Final = 700
@@ -16,6 +16,9 @@ def run(world: World, steps: int = STEPS) -> World:
     for _ in range(steps):
         if world.random.random() < world.badness:
             happen(world)
+        if world.site_due and world.now >= world.site_due:
+            world.site_due = 0
+            site(world)
         world.step()
     heal(world)
     world.settle()

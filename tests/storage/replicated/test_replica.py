@@ -1,0 +1,548 @@
+"""Each rule of a replica as a small history: what the log said, and what the node then does."""
+
+import pytest
+
+from storage.errors import Recoverable
+from storage.replicated import batch_codec
+from storage.replicated.log_port import Acked, CaughtUp, Event, Missing, Read, Shrunk, Unknown
+from storage.replicated.members import Presence
+from storage.replicated.record import (
+    BATCH,
+    CHAINED,
+    CLAIM,
+    HEARTBEAT,
+    PART,
+    PRESENCE,
+    Position,
+    Record,
+    after,
+    decode,
+)
+from storage.replicated.replica import (
+    BEAT,
+    BROKEN,
+    CLAIMS,
+    DEPOSED,
+    FOLLOWS,
+    HEARD_GAP_MS,
+    LEADS,
+    Anchor,
+    Committed,
+    Deposed,
+    Leads,
+    Replica,
+    Settings,
+    Trouble,
+)
+from tests.replication.node import META, Disk, TailFile
+
+NONCE, OTHER = b"n" * 16, b"o" * 16
+
+
+class Log:
+    """What a replica has sent, and from where it reads."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, int | None]] = []
+        self.read_at: list[int] = []
+        self.deleted: list[int] = []
+
+    def append(self, data: bytes, token: int | None = None) -> None:
+        """Send a record."""
+        self.sent.append((data, token))
+
+    def take(self) -> list[Event]:
+        """Return nothing: the test says what happened."""
+        return []
+
+    def read_from(self, place: int) -> None:
+        """Note from where to read on."""
+        self.read_at.append(place)
+
+    def delete_before(self, place: int) -> None:
+        """Note what may be deleted."""
+        self.deleted.append(place)
+
+
+class Chain:
+    """Records by another node, each of which continues the chain."""
+
+    def __init__(self, end: Position | None = None, place: int = 0) -> None:
+        self.end = end or Position()
+        self.place = place
+
+    def add(self, kind: int, epoch: int, body: bytes = b"", node: str = "ann") -> Read:
+        """Return the next record."""
+        record = Record(kind, epoch, self.end.index + 1, self.end.digest, node, body)
+        data = record.encode()
+        self.end = after(record, data)
+        self.place += 1
+        return Read(self.place - 1, data)
+
+    def other(self, kind: int, body: bytes, node: str, epoch: int | None = None) -> Read:
+        """Return a record that is not part of the chain."""
+        end = self.end
+        self.place += 1
+        epoch = end.epoch if epoch is None else epoch
+        record = Record(kind, epoch, end.index, end.digest, node, body)
+        return Read(self.place - 1, record.encode())
+
+    def word(self, node: str, nonce: bytes, longest: tuple[int, int] = (0, 0)) -> Read:
+        """Return the presence of a node."""
+        said = Presence(nonce, longest, longest, self.end.index, "host")
+        return self.other(PRESENCE, said.encode(), node)
+
+    def beat(self, node: str = "ann") -> Read:
+        """Return a heartbeat of the leader."""
+        return self.other(HEARTBEAT, BEAT.pack(77), node)
+
+    def sent(self, log: Log, back: int = 1) -> Read:
+        """Return what a replica has sent, as read back."""
+        data = [each for each, _ in log.sent if decode(each).kind in CHAINED][-back]
+        record = decode(data)
+        self.end = after(record, data)
+        self.place += 1
+        return Read(self.place - 1, data)
+
+
+def row(command: int) -> bytes:
+    return batch_codec.encode([(META, b"%d" % command, b"value")])
+
+
+class Bob:
+    """A node under test, its log and the clock."""
+
+    def __init__(self, at: Anchor | None = None, anchors: tuple[Anchor, ...] = ()) -> None:
+        self.log = Log()
+        self.disk = Disk()
+        self.tail = TailFile()
+        self.now = 1000
+        self.begin(at or Anchor(Position(), 0), anchors)
+
+    def begin(self, at: Anchor, anchors: tuple[Anchor, ...] = ()) -> None:
+        """Start a process."""
+        settings = Settings("bob", ("ann", "bob"), anchor_every=4, trim_ms=1000, part_bytes=64)
+        self.replica = Replica(
+            settings, self.log, self.disk, self.tail,
+            nonce=NONCE, at=at, anchors=anchors, now=self.now,
+        )  # fmt: skip
+
+    def hear(self, *events: Event, synced: bool = True) -> None:
+        """Take events; by default what they bring is synced in the tail at once."""
+        self.replica.events(events, self.now)
+        if synced:
+            self.tail.sync_begin()
+            self.replica.tail_synced(self.tail.sync_end())
+
+    def wait(self, ms: int) -> None:
+        """Let time pass in which the log is heard and says nothing."""
+        until = self.now + ms
+        while self.now < until:
+            self.now += 100
+            self.replica.events([CaughtUp(self.replica._read_to)], self.now)
+            self.replica.timeout(self.now)
+
+    def told(self, kind: type) -> list[object]:
+        """Return and forget what was told of a kind."""
+        found = [each for each in self.replica.told if isinstance(each, kind)]
+        self.replica.told[:] = []
+        return found
+
+    def kinds(self) -> list[int]:
+        """Return the kinds of what was sent that is part of the chain, and forget all."""
+        found = [decode(data).kind for data, _ in self.log.sent]
+        self.log.sent.clear()
+        return [kind for kind in found if kind != PRESENCE]
+
+    def has(self, command: int) -> bool:
+        """Return whether the database has a row."""
+        return self.disk.store.get(META, b"%d" % command) is not None
+
+
+def leading() -> tuple[Bob, Chain]:
+    """Return a node that leads in epoch 2, with nothing written."""
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(5000)
+    assert bob.replica.role == CLAIMS
+    bob.hear(chain.sent(bob.log), CaughtUp(4))
+    bob.wait(100)
+    assert bob.replica.role == LEADS
+    bob.log.sent.clear()
+    bob.replica.told.clear()
+    return bob, chain
+
+
+def test_a_follower_applies_a_batch_once_its_own_tail_has_it_synced() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), synced=False)
+    assert not bob.has(1)
+    bob.replica.tail_synced(1)
+    assert not bob.has(1)
+    bob.replica.tail_synced(2)
+    assert bob.has(1)
+    assert bob.disk.where() == Anchor(chain.end, 1)
+    assert list(bob.tail.records) == [1, 2]
+
+
+def test_a_batch_in_parts_is_applied_when_it_is_whole() -> None:
+    bob, chain = Bob(), Chain()
+    body = row(1)
+    bob.hear(chain.add(CLAIM, 1), chain.add(PART, 1, body[:5]))
+    assert bob.disk.where().position.index == 1
+    bob.hear(chain.add(BATCH, 1, body[5:]))
+    assert bob.has(1)
+
+
+def test_parts_that_an_old_leader_did_not_end_are_dropped() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1), chain.add(PART, 1, row(1)), chain.add(CLAIM, 2, node="cyd"))
+    bob.hear(chain.add(BATCH, 2, row(2), node="cyd"))
+    assert not bob.has(1)
+    assert bob.has(2)
+
+
+def test_what_does_not_count_is_passed_over() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    old = Chain(Position())
+    bob.hear(Read(2, old.add(CLAIM, 1, node="cyd").data), Read(3, b"rubbish"))
+    assert bob.replica.end == chain.end
+    assert (bob.replica.passed_over, bob.replica.foreign) == (1, 1)
+
+
+def test_a_node_claims_after_silence_and_leads_when_nothing_is_behind_its_claim() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(3000)
+    assert bob.replica.role == FOLLOWS
+    bob.wait(1000)
+    assert bob.replica.role == CLAIMS
+    bob.hear(chain.sent(bob.log))
+    assert bob.replica.role == CLAIMS
+    assert not bob.told(Leads)
+    bob.hear(CaughtUp(4))
+    assert bob.replica.role == LEADS
+    (leads,) = bob.told(Leads)
+    assert isinstance(leads, Leads)
+    assert (leads.epoch, leads.alive_ms) == (2, 77)
+    assert leads.silent_ms >= 3500
+
+
+def test_a_claim_that_another_one_follows_does_not_lead() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(4000)
+    bob.hear(chain.sent(bob.log), chain.add(CLAIM, 3, OTHER), CaughtUp(5))
+    assert bob.replica.role == FOLLOWS
+    assert not bob.told(Leads)
+
+
+def test_a_node_does_not_lead_before_its_database_has_all() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(4000)
+    bob.hear(chain.sent(bob.log), CaughtUp(4), synced=False)
+    assert bob.replica.role == CLAIMS
+    bob.kinds()
+    bob.wait(9000)
+    assert bob.kinds() == []  # nor does it claim again and again
+    bob.replica.tail_synced(2)
+    bob.wait(100)
+    assert bob.replica.role == LEADS
+
+
+def test_a_twin_with_another_nonce_does_not_make_this_process_lead() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1, OTHER, node="bob"), CaughtUp(2))
+    assert bob.replica.role == FOLLOWS
+    bob.hear(*(chain.word("bob", OTHER) for _ in range(3)))
+    (trouble,) = bob.told(Trouble)
+    assert trouble == Trouble("another process says that it is bob: end one of them")
+
+
+def test_a_batch_is_committed_when_tail_log_and_read_back_have_it_in_any_order() -> None:
+    def tail(bob: Bob, read: Read) -> None:
+        bob.tail.sync_begin()
+        bob.replica.tail_synced(bob.tail.sync_end())
+
+    def back(bob: Bob, read: Read) -> None:
+        bob.hear(read, synced=False)
+
+    def ack(bob: Bob, read: Read) -> None:
+        bob.hear(Acked(1, read.place), synced=False)
+
+    for order in ((tail, back, ack), (ack, back, tail), (back, tail, ack), (ack, tail, back)):
+        bob, chain = leading()
+        assert bob.replica.write([(META, b"1", b"value")]) == 3
+        read = chain.sent(bob.log)
+        for step in order:
+            assert not bob.told(Committed)
+            step(bob, read)
+        assert bob.told(Committed) == [Committed(chain.end, read.place)]
+
+
+def test_an_acknowledgement_does_not_count_before_the_log_was_read_so_far() -> None:
+    """The copy that this node read may be lost, and the claim of another be in its place."""
+    bob, chain = leading()
+    before = chain.end
+    bob.replica.write([(META, b"1", b"value")])
+    bob.hear(Unknown(1, "timed out"))
+    bob.hear(chain.sent(bob.log))
+    # The log loses that, another node claims, and the copy that is sent again comes behind it.
+    bob.hear(Acked(2, 8))
+    assert not bob.told(Committed)
+    claim = Chain(before, 4).add(CLAIM, 3, OTHER)
+    bob.hear(Shrunk(4))
+    bob.hear(Read(1, bob.tail.records[1]), Read(3, bob.tail.records[2]), claim)
+    assert bob.replica.role == BROKEN
+    assert not bob.told(Committed)
+
+
+def test_an_append_of_unknown_outcome_is_sent_again_with_all_behind_it() -> None:
+    bob, _ = leading()
+    for command in range(3):
+        bob.replica.write([(META, b"%d" % command, b"value")])
+    bob.kinds()
+    bob.hear(Unknown(2, "timed out"))
+    assert [decode(data).index for data, _ in bob.log.sent] == [4, 5]
+    bob.log.sent.clear()
+    bob.hear(Unknown(3, "timed out"))  # it was sent again already
+    assert not bob.log.sent
+
+
+def test_what_does_not_come_back_is_sent_again_ever_more_rarely() -> None:
+    bob, _ = leading()
+    bob.replica.write([(META, b"1", b"value")])
+    bob.kinds()
+    bob.wait(13_000)
+    assert bob.kinds().count(BATCH) == 2
+
+
+def test_a_deposed_leader_releases_nothing_and_says_who_leads() -> None:
+    bob, chain = leading()
+    bob.replica.write([(META, b"1", b"value")])
+    bob.hear(chain.word("ann", OTHER), chain.add(CLAIM, 3, OTHER), Acked(1, 9))
+    assert bob.replica.role == DEPOSED
+    assert bob.replica.told == [Deposed("ann", "host")]
+    with pytest.raises(Recoverable, match="deposed"):
+        bob.replica.write([])
+
+
+def test_a_large_batch_is_cut_and_committed_as_one() -> None:
+    bob, chain = leading()
+    bob.replica.write([(META, b"1", bytes(100))])
+    assert [decode(data).kind for data, _ in bob.log.sent] == [PART, BATCH]
+    reads = [chain.sent(bob.log, 2), chain.sent(bob.log, 1)]
+    bob.hear(*reads, Acked(2, reads[-1].place))
+    assert len(bob.told(Committed)) == 1
+
+
+def test_a_cold_node_waits_for_every_member_and_says_so() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), CaughtUp(2))
+    bob.wait(6000)
+    assert bob.replica.role == FOLLOWS
+    (trouble,) = bob.told(Trouble)
+    assert "ann was not heard" in trouble.why  # type: ignore[attr-defined]
+    bob.hear(chain.word("ann", OTHER, (1, 2)))
+    bob.wait(4000)
+    assert bob.told(Trouble) == [Trouble("waiting for ann, which has more records than this node")]
+    bob.hear(chain.word("ann", OTHER, (1, 1)))
+    bob.wait(4000)
+    assert bob.replica.role == CLAIMS
+
+
+def test_a_longer_tail_of_an_earlier_epoch_does_not_lead() -> None:
+    bob, chain = Bob(), Chain()
+    for index in range(1, 6):
+        read = chain.add(CLAIM if index == 1 else BATCH, 1, row(index))
+        bob.tail.append(index, read.data)
+    bob.begin(Anchor(Position(), 0))
+    assert bob.replica.longest == (1, 5)
+    log = Chain()
+    bob.hear(log.word("bob", NONCE), log.word("ann", OTHER, (2, 3)), CaughtUp(2))
+    bob.wait(8000)
+    assert bob.replica.role == FOLLOWS
+
+
+def test_records_that_were_sent_again_do_not_make_a_node_warm() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    assert not bob.replica.is_warm
+    bob.hear(chain.beat())
+    assert bob.replica.is_warm
+
+
+def test_a_candidate_appends_first_what_only_its_tail_has() -> None:
+    bob, chain = Bob(), Chain()
+    reads = [chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), chain.add(BATCH, 1, row(2))]
+    for index, read in enumerate(reads, 1):
+        bob.tail.append(index, read.data)
+    bob.begin(Anchor(Position(), 0))
+    log = Chain()
+    bob.hear(log.word("bob", NONCE), log.word("ann", OTHER), CaughtUp(2))
+    bob.wait(4000)
+    assert bob.kinds() == [CLAIM, BATCH, BATCH, CLAIM]
+
+
+def test_what_only_the_own_tail_has_gives_way_to_what_counts() -> None:
+    bob, old = Bob(), Chain()
+    for index in range(1, 4):
+        bob.tail.append(index, old.add(CLAIM if index == 1 else BATCH, 1, row(index)).data)
+    bob.begin(Anchor(Position(), 0))
+    chain = Chain()
+    bob.hear(chain.add(CLAIM, 5, node="ann"))
+    assert list(bob.tail.records) == [1]
+    assert bob.replica.longest == (5, 1)
+
+
+def test_a_node_reads_on_from_the_last_anchor_and_checks_the_record_there() -> None:
+    chain = Chain()
+    claim = chain.add(CLAIM, 1)
+    anchor = Anchor(chain.end, claim.place)
+    batch = chain.add(BATCH, 1, row(1))
+    at = Anchor(chain.end, batch.place)
+    bob = Bob(at, (Anchor(Position(), 0), anchor))
+    assert bob.log.read_at == [anchor.place]
+    bob.hear(claim, batch, chain.add(BATCH, 1, row(2)))
+    assert bob.has(2)
+    assert not bob.has(1)  # the database has it already
+
+
+def test_a_node_goes_further_back_where_another_record_is() -> None:
+    chain = Chain()
+    claim = chain.add(CLAIM, 1)
+    anchor = Anchor(chain.end, 7)
+    bob = Bob(anchor, (Anchor(Position(), 0), anchor))
+    bob.hear(Read(7, b"another"), Read(8, chain.add(BATCH, 1, row(1)).data))
+    assert bob.log.read_at == [7, 0]
+    assert bob.replica.end.index == 1  # what was read before going back does not count
+    assert [each.place for each in bob.disk.anchors()] == [0]
+    bob.hear(claim)
+    assert bob.replica.log_end == bob.replica.end
+
+
+def test_without_an_anchor_that_is_right_a_node_is_broken() -> None:
+    chain = Chain()
+    chain.add(CLAIM, 1)
+    bob = Bob(Anchor(chain.end, 7))
+    bob.hear(Read(7, b"another"))
+    assert bob.replica.role == BROKEN
+    (trouble,) = bob.told(Trouble)
+    assert "copy the database of another node" in trouble.why  # type: ignore[attr-defined]
+
+
+def test_a_log_that_ends_before_the_anchor_has_shrunk() -> None:
+    chain = Chain()
+    chain.add(CLAIM, 1)
+    anchor = Anchor(chain.end, 7)
+    bob = Bob(anchor, (Anchor(Position(), 0), anchor))
+    bob.hear(CaughtUp(7))
+    assert bob.log.read_at == [7, 0]
+
+
+def test_a_leader_gives_back_what_the_log_lost() -> None:
+    bob, chain = leading()
+    bob.replica.write([(META, b"1", b"value")])
+    read = chain.sent(bob.log)
+    bob.hear(read, Acked(1, read.place))
+    bob.kinds()
+    bob.hear(Shrunk(4))
+    bob.hear(Read(1, bob.tail.records[1]), Read(3, bob.tail.records[2]), CaughtUp(4))
+    assert bob.kinds() == [BATCH]
+
+
+def test_a_follower_gives_back_what_the_log_lost_when_nobody_leads() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    bob.hear(Shrunk(1), CaughtUp(1))
+    bob.wait(4500)
+    assert bob.kinds() == [CLAIM, BATCH]
+    assert bob.replica.role == FOLLOWS
+
+
+def test_others_that_went_on_without_what_this_node_has_break_it() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), chain.add(BATCH, 1, row(2)))
+    fork = Chain()
+    reads = [fork.add(CLAIM, 1), fork.add(CLAIM, 2, OTHER, node="cyd")]
+    bob.hear(Shrunk(1))
+    bob.hear(*reads)
+    assert bob.replica.role == BROKEN
+
+
+def test_a_fork_of_the_same_epoch_breaks_a_node_where_it_ends() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    fork = Chain()
+    bob.hear(Shrunk(0))
+    bob.hear(fork.add(CLAIM, 1, OTHER, node="cyd"), fork.add(BATCH, 1, row(9), node="cyd"))
+    assert bob.replica.role == BROKEN
+    assert not bob.has(9)
+
+
+def test_records_that_were_deleted_before_they_were_read_break_a_node() -> None:
+    bob = Bob()
+    bob.hear(Missing(5))
+    assert bob.replica.role == BROKEN
+
+
+def test_the_log_is_deleted_up_to_what_two_nodes_have_synced() -> None:
+    bob, chain = leading()
+    reads = []
+    for command in range(6):
+        bob.replica.write([(META, b"%d" % command, b"value")])
+        reads.append(chain.sent(bob.log))
+    bob.hear(*reads)
+    bob.wait(1500)
+    assert not bob.log.deleted
+    bob.replica.synced(8)
+    bob.wait(1500)
+    assert not bob.log.deleted
+    ann = Presence(OTHER, (2, 8), (2, 8), 5, "host")
+    bob.hear(chain.other(PRESENCE, ann.encode(), "ann"))
+    bob.wait(1500)
+    assert set(bob.log.deleted) == {reads[1].place}  # index 4: the last anchor up to index 5
+
+
+def test_a_leader_that_does_not_hear_the_log_says_so_and_when_it_is_over() -> None:
+    bob, _ = leading()
+    bob.now += 3500
+    bob.replica.timeout(bob.now)
+    assert bob.replica.is_stalled
+    bob.hear(CaughtUp(bob.replica._read_to))
+    assert not bob.replica.is_stalled
+    assert [each.why for each in bob.told(Trouble)][-1] == ""  # type: ignore[attr-defined]
+
+
+def test_who_did_not_hear_the_log_does_not_claim_before_it_has_waited_anew() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.now += 60_000 + HEARD_GAP_MS
+    bob.hear(CaughtUp(3))
+    bob.replica.timeout(bob.now)
+    assert bob.replica.role == FOLLOWS
+    bob.wait(4000)
+    assert bob.replica.role == CLAIMS
+
+
+def test_a_leader_beats_when_it_is_due() -> None:
+    bob, _ = leading()
+    for _ in range(3):
+        bob.replica.beat(123, bob.now)
+    assert bob.kinds() == [HEARTBEAT]
+
+
+def test_a_node_that_lacks_records_for_its_claim_says_so() -> None:
+    chain = Chain()
+    chain.add(CLAIM, 1)
+    chain.add(BATCH, 1, row(1))
+    anchor = Anchor(chain.end, 9)
+    bob = Bob(anchor, (Anchor(Position(), 0), anchor))  # a copy: its tail has nothing
+    bob.hear(CaughtUp(2))
+    log = Chain()
+    bob.hear(log.word("bob", NONCE), log.word("ann", OTHER), CaughtUp(2))
+    bob.wait(4000)
+    assert bob.replica.role == FOLLOWS
+    assert any("start the other nodes" in each.why for each in bob.told(Trouble))  # type: ignore[attr-defined]
