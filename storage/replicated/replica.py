@@ -227,7 +227,13 @@ class Replica:
         self._next_token: int = 1
         self._acks: deque[int] = deque()  # places that were acknowledged and not yet read
         self._promised: int = -1  # the last place that was acknowledged and then read
-        # Times.
+        self._set_clocks(now)
+        if not known:
+            database.remember(tuple(self.anchors))
+        self._load_own()
+        self._go_back("the log was to be read")
+
+    def _set_clocks(self, now: int) -> None:
         self._began: int = now
         self._heard_end: int = now - HEARD_GAP_MS - 1  # when the end of the log was heard last
         self._quiet_since: int = now
@@ -236,17 +242,15 @@ class Replica:
         self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
-        self._look_back_ms: int = 2 * settings.resend_ms
-        self._resend_ms: int = settings.resend_ms  # longer each time: a slow log needs no repeats
+        self._look_back_ms: int = 2 * self.settings.resend_ms
+        self._resend_ms: int = (
+            self.settings.resend_ms
+        )  # longer each time: a slow log needs no repeats
         self._restored: int = now  # when the log was given back what it had lost
         self._beat_due: int = now
         self._presence_due: int = now
-        self._trim_due: int = now + settings.trim_ms
+        self._trim_due: int = now + self.settings.trim_ms
         self._trouble: str = ""
-        if not known:
-            database.remember(tuple(self.anchors))
-        self._load_own()
-        self._go_back("the log was to be read")
 
     def _load_own(self) -> None:
         """Learn which records of the own tail go on where the database ends."""
