@@ -248,9 +248,8 @@ class Replica:
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
         self._look_back_ms: int = 2 * self.settings.resend_ms
-        self._resend_ms: int = (
-            self.settings.resend_ms
-        )  # longer each time: a slow log needs no repeats
+        # Longer each time: a slow log needs no repeats.
+        self._resend_ms: int = self.settings.resend_ms
         self._restored: int = now  # when the log was given back what it had lost
         self._beat_due: int = now
         self._presence_due: int = now

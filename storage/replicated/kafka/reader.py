@@ -11,8 +11,8 @@ until it has, `CaughtUp` is not told.
 
 When what was to be read next is not there, the bounds of the log are looked at twice before it is
 told: `Missing` if it was deleted, and then nothing more is read; `Shrunk` if the log has lost what
-was read, and then reading goes on from its `end`, or from the log's beginning where it cannot be
-told what was lost.
+was read, and then reading goes on from its `end`; where it cannot be told what was lost, from the
+end of the log, and whoever reads must go back to what it knows.
 
 Read next: `storage.replicated.kafka_log`.
 """
@@ -39,6 +39,7 @@ STUCK_MS: Final = 5000
 # new consumer is asked to compare.
 CHECK_MS: Final = 1000
 NO_EPOCH: Final = -1
+WHERE_UNKNOWN: Final = -1  # of a cut: who reads on finds out, by the records that are there
 
 # `auto.offset.reset` makes the first one of the others.
 LOST: Final = frozenset(
@@ -238,7 +239,7 @@ class Reader:
         if error.code() in LOST:
             self._is_wrong = True
             if found := TRUNCATED.search(self._said):
-                self._cut = int(found[1] or 0)
+                self._cut = int(found[1] or WHERE_UNKNOWN)
 
     # The end of the log
 
@@ -321,7 +322,7 @@ class Reader:
         if position > end.offset:
             return Shrunk(end.offset), end.offset, end.epoch
         if self._cut is not None:
-            cut = max(self._cut, start.offset)
+            cut = end.offset if self._cut == WHERE_UNKNOWN else max(self._cut, start.offset)
             return Shrunk(cut), cut, end.epoch
         return None, position, end.epoch
 

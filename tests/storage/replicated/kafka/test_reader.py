@@ -236,11 +236,11 @@ def test_a_log_that_shrank_and_grew_again_is_read_from_where_it_was_cut(desk: De
     assert desk.place() == 2
 
 
-def test_where_it_cannot_be_told_all_is_read_again(desk: Desk) -> None:
+def test_where_it_cannot_be_told_the_node_finds_out_by_what_is_there(desk: Desk) -> None:
     read(desk, 0, 1, 2, 3)
     desk.admin.start, desk.admin.end = 1, 50
     desk.fails(KafkaError._LOG_TRUNCATION, "truncated")
-    assert desk.round() == [Shrunk(1)]
+    assert desk.round() == [Shrunk(50)]
 
 
 def test_a_place_that_was_not_there_for_a_moment_is_no_loss(desk: Desk) -> None:
