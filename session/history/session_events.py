@@ -148,8 +148,8 @@ class SessionEvents:
     def _position_of(self, session: Session) -> int:
         """Return the position of a session: up to there the history tells what it got.
 
-        For one that is not stored it is the end of the log. The disk may be further: there, messages
-        have packet ids before they are sent.
+        For one that is not stored it is the end of the log. The disk may be further on: there,
+        messages have packet ids before they are sent.
         """
         if not session.is_stored:
             return self._log.end
