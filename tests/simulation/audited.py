@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-import audit.spark
 from audit.checks.verdict import INVARIANTS
 from audit.input.batch_view import Settings
 from audit.run import PARTS, Part, Progress, run
 from storage.history.columns import expand_table
 from storage.history.segments import split_for_segments, write_segment
+from tests.audit.small_spark import small_spark
 from tests.simulation.report import failure
 from tests.simulation.world import World
 
@@ -35,14 +35,6 @@ BATCH: Final = 250  # worlds audited at once
 CHUNK: Final = 10  # worlds that a worker writes between two reports
 WITNESSES_MAX: Final = 10_000
 WITNESSES_SHOWN: Final = 5
-
-# Worlds are short: planning and compiling code costs more than running it.
-SPARK_SETTINGS: Final = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 
 # Nobody looks at the tables of these runs, and no batch follows.
 JUDGING: Final = tuple(Part(part.name, part.check) for part in PARTS)
@@ -168,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tally, problems = Tally(), []
     end = options.start + options.seeds
-    spark = audit.spark.session("simulation", f"local[{options.jobs}]", "1g", SPARK_SETTINGS)
+    spark = small_spark("simulation", threads=options.jobs)
     with tempfile.TemporaryDirectory() as scratch:
         for first in range(options.start, end, options.batch):
             began = time.monotonic()

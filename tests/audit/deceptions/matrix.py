@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-import audit.spark
 from audit.checks.verdict import INVARIANTS
 from audit.input.batch_view import Settings
 from audit.run import run
@@ -23,6 +22,7 @@ from tests.audit.conftest import History, judge_sessions
 from tests.audit.deceptions import on_messages, on_sessions, on_the_log
 from tests.audit.deceptions.attack import Attack
 from tests.audit.deceptions.tale import tell
+from tests.audit.small_spark import small_spark
 
 ATTACKS: Final = (*on_messages.attack.all, *on_sessions.attack.all, *on_the_log.attack.all)
 HONEST: Final = "honest"  # the node whose history nobody touched
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--write", action="store_true", help="write it into the document")
     options = parser.parse_args(arguments)
-    spark = audit.spark.session("deceptions", "local[2]", "1g")
+    spark = small_spark("deceptions")
     with tempfile.TemporaryDirectory() as scratch:
         write_all(Path(scratch, "history"))
         document = judge(spark, Path(scratch, "history"), Path(scratch, "out"))

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import audit.spark
 from audit.run import run
 from tests.audit.real_runs.runs import draw, live, problems
+from tests.audit.small_spark import small_spark
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lived.append(live(script, Path(scratch), whole))
             sys.stdout.write(f"{time.monotonic() - began:5.1f} s  {script}\n")
             sys.stdout.flush()
-        spark = audit.spark.session("real runs", "local[2]", "1g")
+        spark = small_spark("real runs")
         verdict = run(spark, str(whole), str(out), progress=lambda line: None)
         spark.stop()
         found = problems(lived, verdict.document, whole, out)
