@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -94,7 +94,9 @@ def write_worlds(
 class Tally:
     """What the audits of all batches said, per invariant."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Collection[str] = ()) -> None:
+        """Count the accusations about these nodes only, if any are given."""
+        self._nodes = nodes
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in INVARIANTS}
         self.accused: list[tuple[str, dict[str, Any]]] = []
         self.damaged = 0  # accusations about clients whose rows were damaged
@@ -105,6 +107,8 @@ class Tally:
             for what in ("checked", "violated", "unknown"):
                 self.counts[name][what] += found[what]
             for witness in found["witnesses"]:
+                if self._nodes and witness["node"] not in self._nodes:
+                    continue
                 if witness.get("client_id") in damaged.get(witness["node"], ()):
                     self.damaged += 1
                 else:

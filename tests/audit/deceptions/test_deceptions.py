@@ -1,24 +1,10 @@
-"""The table of deceptions in docs/audit-proof.md is what the audit says of each attack."""
-
-from pathlib import Path
-
-import pytest
-from pyspark.sql import SparkSession
+"""Attacks and their table; tests/audit/test_many_nodes.py has the audit judge them."""
 
 from tests.audit.deceptions.matrix import (
     ATTACKS,
     BEGIN,
-    DOCUMENT,
     END,
-    HONEST,
-    MISSED,
-    accusations,
-    judge,
-    named_by,
     replaced,
-    rows,
-    untested,
-    write_all,
     written,
 )
 from tests.audit.deceptions.tale import tell
@@ -48,15 +34,3 @@ def test_a_table_is_put_between_its_marks_and_found_there() -> None:
     changed = replaced(text, table)
     assert written(changed) == table and replaced(changed, table) == changed
     assert changed.startswith("before\n") and changed.endswith("\nafter\n")
-
-
-@pytest.mark.ci
-def test_the_document_says_of_each_attack_what_the_audit_says(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    write_all(tmp_path / "history")
-    document = judge(spark, tmp_path / "history", tmp_path / "out")
-    assert accusations(document, HONEST) == {} and untested(document, HONEST) == set()
-    assert written(DOCUMENT.read_text()) == list(rows(document))
-    for attack in ATTACKS:
-        assert attack.needs or named_by(document, attack) != MISSED, attack.what

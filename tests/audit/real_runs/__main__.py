@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from audit.run import run
-from tests.audit.real_runs.runs import draw, live, problems
+from tests.audit.real_runs.runs import draw, live, problems, sums
 from tests.audit.small_spark import small_spark
 
 
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = run(spark, str(whole), str(out), progress=lambda line: None)
         spark.stop()
         found = problems(lived, verdict.document, whole, out)
+        found += sums(lived, verdict.document["facts"])
     for problem in found:
         sys.stdout.write(problem + "\n")
     sys.stdout.write(f"{len(lived)} runs, {verdict.status}, {len(found)} problems\n")
