@@ -19,13 +19,15 @@ import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.audit.real_broker import PATIENCE_SECONDS, Paho
+from tests.audit.real_broker import Paho
 from tests.audit.real_runs.books import Books
 from tests.clients.node import PREFIX, SCRIPT
 from tests.durability.process import POLL_SECONDS, BrokerProcess
 from tests.durability.rawclient import RawClient
 
 FEW: Final = 5
+PROGRAM_SECONDS: Final = 120.0  # that a client's process may take on a busy machine
+STOP_SECONDS: Final = 180.0  # a broker that ends exports its history
 EXPIRY_SECONDS: Final = 1
 READERS: Final = ("reader1", "reader2")  # by their QoS
 FULL_DISK: Final = "1000TiB"  # no disk has so much room
@@ -75,7 +77,7 @@ class Stage:
 
     def restarted(self) -> None:
         """End the broker in good order and start it again."""
-        assert self.broker.stop() == 0
+        assert self.broker.stop(STOP_SECONDS) == 0
         self._again()
 
     def _again(self) -> None:
@@ -107,7 +109,7 @@ Step = Callable[[Stage], None]
 
 def _sub(stage: Stage, name: str, topic: str, *more: str) -> list[str]:
     place = ["-h", "127.0.0.1", "-p", str(stage.port), "-V", "mqttv5", "-i", name, "-q", "2"]
-    patience = ["-W", str(int(PATIENCE_SECONDS))]
+    patience = ["-W", str(int(PROGRAM_SECONDS))]
     return ["mosquitto_sub", *place, "-t", topic, "-F", "%t", *patience, *more]
 
 
@@ -118,7 +120,7 @@ def _pub(stage: Stage, topic: str, qos: int, *more: str, payload: str = "") -> l
 
 def _ran(command: Sequence[str]) -> list[str]:
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS
+        command, check=True, capture_output=True, text=True, timeout=2 * PROGRAM_SECONDS
     )
     return done.stdout.split()
 
@@ -170,9 +172,9 @@ def aiomqtt_echoes(stage: Stage) -> None:
         async with client:
             await client.subscribe(f"{name}/#", qos=qos)
             for topic in topics:
-                await client.publish(topic, topic, qos=qos, timeout=PATIENCE_SECONDS)
+                await client.publish(topic, topic, qos=qos, timeout=PROGRAM_SECONDS)
             return [
-                str((await asyncio.wait_for(anext(client.messages), PATIENCE_SECONDS)).topic)
+                str((await asyncio.wait_for(anext(client.messages), PROGRAM_SECONDS)).topic)
                 for _ in topics
             ]
 
@@ -267,7 +269,7 @@ def members_share(stage: Stage) -> None:
         stage.publish(topic, 1)
     for member in members:
         wanted = {topic.encode() for topic in topics}
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PROGRAM_SECONDS
         while {*members[0].received, *members[1].received} < wanted:
             assert time.monotonic() < deadline, "the group waited in vain"
             time.sleep(POLL_SECONDS)
@@ -307,7 +309,7 @@ def too_large_to_send(stage: Stage) -> None:
             _ran(_pub(stage, topic, 1, "-m", "x" * size))
             stage.books.perhaps.add(topic)
         lines.read()
-    assert client.wait(PATIENCE_SECONDS) == 0
+    assert client.wait(PROGRAM_SECONDS) == 0
     stage.books.too_large += 1
 
 
@@ -372,7 +374,7 @@ def loss_planted(stage: Stage) -> None:
     name = f"victim{stage.topic('x')[2:]}"
     _ran(_sub(stage, name, f"{name}/#", "-c", "-x", "3600", "-E"))
     stage.settle()
-    assert stage.broker.stop() == 0
+    assert stage.broker.stop(STOP_SECONDS) == 0
     copy = stage.broker.directory / "copy"
     shutil.copytree(stage.broker.data_dir, copy)
     stage.broker.start()
@@ -387,7 +389,7 @@ def loss_planted(stage: Stage) -> None:
     for reader in stage.readers:
         reader.reconnected()
         reader.wait(lambda reader=reader: stage.books.lost <= _topics(reader))  # type: ignore[misc]
-    assert stage.broker.stop() == 0  # it exports all of its history
+    assert stage.broker.stop(STOP_SECONDS) == 0  # it exports all of its history
     shutil.rmtree(stage.broker.data_dir)
     copy.rename(stage.broker.data_dir)
     stage.broker.start()
