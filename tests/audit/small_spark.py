@@ -6,6 +6,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 import audit.spark
+from audit.run import PARTS, Part
 
 SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -13,6 +14,12 @@ SETTINGS: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+# A verdict, and what became of each delivery: no other tables, and no batch follows.
+JUDGING: Final = tuple(
+    Part(part.name, part.check, tables=part.tables if part.name == "deliveries" else None)
+    for part in PARTS
+    if part.name != "numbers"
+)
 
 
 def small_spark(name: str, scratch: Path | None = None, *, threads: int = 2) -> SparkSession:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.audit.deceptions import matrix
 from tests.audit.real_runs.runs import Lived, draw, live, problems
+from tests.durability.process import let_run_for
 from tests.simulation.audited import Tally, damaged_in, node_of, write_worlds
 
 pytestmark = [
@@ -23,6 +24,7 @@ pytestmark = [
     ),
 ]
 
+MANY_SECONDS = 900.0  # more than other tests take, on a busy machine
 RUNS = (0, 3, 19)  # one with a planted loss, one without, and one at a lower level
 # These showed mistakes of the audit or of the history: positions of sessions with packet ids bound
 # ahead, rows discarded over the end of a start, a client that does not want to hear its own will.
@@ -43,6 +45,7 @@ class Judged:
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """All histories, audited."""
+    let_run_for(MANY_SECONDS)
     place = tmp_path_factory.mktemp("many")
     history, out = place / "history", place / "out"
     lived = [live(draw(seed), place, history) for seed in RUNS]

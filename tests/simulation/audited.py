@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 
 from audit.checks.verdict import INVARIANTS
 from audit.input.batch_view import Settings
-from audit.run import PARTS, Part, Progress, run
+from audit.run import Progress, run
 from storage.history.columns import expand_table
 from storage.history.segments import split_for_segments, write_segment
-from tests.audit.small_spark import small_spark
+from tests.audit.small_spark import JUDGING, small_spark
 from tests.simulation.report import failure
 from tests.simulation.world import World
 
@@ -35,9 +35,6 @@ BATCH: Final = 250  # worlds audited at once
 CHUNK: Final = 10  # worlds that a worker writes between two reports
 WITNESSES_MAX: Final = 10_000
 WITNESSES_SHOWN: Final = 5
-
-# Nobody looks at the tables of these runs, and no batch follows.
-JUDGING: Final = tuple(Part(part.name, part.check) for part in PARTS)
 
 Job = tuple[int, int, str | None, Path]
 

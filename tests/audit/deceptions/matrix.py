@@ -22,7 +22,7 @@ from tests.audit.conftest import History, judge_sessions
 from tests.audit.deceptions import on_messages, on_sessions, on_the_log
 from tests.audit.deceptions.attack import Attack
 from tests.audit.deceptions.tale import tell
-from tests.audit.small_spark import small_spark
+from tests.audit.small_spark import JUDGING, small_spark
 
 ATTACKS: Final = (*on_messages.attack.all, *on_sessions.attack.all, *on_the_log.attack.all)
 HONEST: Final = "honest"  # the node whose history nobody touched
@@ -49,7 +49,14 @@ def write_all(directory: Path, attacks: Sequence[Attack] = ATTACKS) -> None:
 def judge(spark: SparkSession, directory: Path, out: Path) -> dict[str, Any]:
     """Return the verdict on all histories."""
     settings = Settings(witnesses_max=WITNESSES_MAX)
-    verdict = run(spark, str(directory), str(out), progress=lambda line: None, settings=settings)
+    verdict = run(
+        spark,
+        str(directory),
+        str(out),
+        progress=lambda line: None,
+        settings=settings,
+        parts=JUDGING,
+    )
     return verdict.document
 
 

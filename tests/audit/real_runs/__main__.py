@@ -9,7 +9,7 @@ from pathlib import Path
 
 from audit.run import run
 from tests.audit.real_runs.runs import draw, live, problems, sums
-from tests.audit.small_spark import small_spark
+from tests.audit.small_spark import JUDGING, small_spark
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{time.monotonic() - began:5.1f} s  {script}\n")
             sys.stdout.flush()
         spark = small_spark("real runs")
-        verdict = run(spark, str(whole), str(out), progress=lambda line: None)
+        verdict = run(spark, str(whole), str(out), progress=lambda line: None, parts=JUDGING)
         spark.stop()
         found = problems(lived, verdict.document, whole, out)
         found += sums(lived, verdict.document["facts"])
