@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from audit.checks.clock_check import steps_back
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
+from audit.input.conditions import any_of
 from audit.input.events import boot_of, gseq, seq_of
 from audit.input.gaps import HOLE, Boot
 from audit.input.kept_rows import Kept
@@ -121,10 +122,11 @@ def check(view: View) -> list[Outcome]:
 
 def carry(view: View) -> Kept:
     """Return the last promises of each node, which the next boot may show to be lost."""
-    late = F.lit(False)
-    for node in {boot.node for boot in view.boots}:
-        since = F.timestamp_micros(F.lit(view.last_us(node) - LATE_PROMISES_US))
-        late = late | ((F.col("node") == node) & (F.col("ts") >= since))
+    since = {
+        node: F.timestamp_micros(F.lit(view.last_us(node) - LATE_PROMISES_US))
+        for node in sorted({boot.node for boot in view.boots})
+    }
+    late = any_of((F.col("node") == node) & (F.col("ts") >= us) for node, us in since.items())
     return Kept((view.of(*PROMISES, columns=("node", "gseq", "ts")).where(late),))
 
 

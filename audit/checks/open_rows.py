@@ -21,6 +21,7 @@ from audit.checks.session_judgement import book
 from audit.checks.session_rowset import STILL_OWED, node_name, owed
 from audit.checks.stream_holders import BEGINNINGS, holdings, on_disk
 from audit.input.batch_view import View
+from audit.input.conditions import any_of
 from audit.input.events import SCHEMA, SEQ_BITS
 from audit.input.kept_rows import Kept, few
 
@@ -89,12 +90,13 @@ def _publishing(view: View) -> DataFrame:
 def _recent(view: View) -> Column:
     """Return which rows are recent rows of running brokers, so that more may follow."""
     alive = {boot.node: boot for boot in view.boots}
-    recent = F.lit(False)
-    for boot in alive.values():
-        since = boot.last_us - view.settings.horizon_s * 1_000_000
-        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-        recent |= here & (F.unix_micros("ts") >= since)
-    return recent
+    horizon_us = view.settings.horizon_s * 1_000_000
+    return any_of(
+        (F.col("node") == boot.node)
+        & (F.col("boot") == boot.boot)
+        & (F.unix_micros("ts") >= boot.last_us - horizon_us)
+        for boot in alive.values()
+    )
 
 
 def _still_owed(view: View, holders: DataFrame) -> DataFrame:

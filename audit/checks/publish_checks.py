@@ -14,6 +14,7 @@ from audit.checks.gap_filter import tally
 from audit.checks.packed_rows import REFUSED, UNSTORED
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
+from audit.input.conditions import any_of
 from audit.input.gaps import Boot
 
 _COLUMNS = ("node", "boot", "gseq", "ev", "msg", "pub_qos", "reason", "topic", "stream", "carried")
@@ -108,9 +109,9 @@ def _facts(view: View) -> dict[str, object]:
 
 def _died(boots: Sequence[Boot]) -> Column:
     """Return the condition that a row is of a boot that ended without a shutdown row."""
-    died = F.lit(False)
-    for boot in boots:
-        later = any(other.node == boot.node and other.boot > boot.boot for other in boots)
-        if later and not boot.clean:
-            died |= (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-    return died
+    newest = {boot.node: boot.boot for boot in boots}
+    return any_of(
+        (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
+        for boot in boots
+        if boot.boot < newest[boot.node] and not boot.clean
+    )

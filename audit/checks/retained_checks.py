@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
+from audit.input.conditions import value_of
 from audit.input.events import boot_of, seq_of
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import Kept
@@ -61,10 +62,7 @@ def carry(view: View) -> Kept:
 
 
 def _last_us(view: View) -> Column:
-    last = F.lit(0)
-    for node in {boot.node for boot in view.boots}:
-        last = F.when(F.col("node") == node, view.last_us(node)).otherwise(last)
-    return last
+    return value_of(F.col("node"), {boot.node: view.last_us(boot.node) for boot in view.boots}, 0)
 
 
 def _beside_current(view: View, served: DataFrame) -> DataFrame:

@@ -21,6 +21,7 @@ from audit.checks.gap_filter import tally_marked
 from audit.checks.stream_holders import holdings, joined
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
+from audit.input.conditions import any_of
 from audit.input.events import gseq
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import few
@@ -75,9 +76,14 @@ def _missing(view: View, messages: DataFrame) -> DataFrame:
     odd = view.keep("messages in other streams", lambda: _odd(messages))
     if odd.isEmpty():
         return _none(view)
-    accepted = view.of("msg_accepted", columns=["node", "gseq", "ts", "topic", "pub", "session"])
+    columns = ["node", "gseq", "ts", "msg", "topic", "pub", "session"]
+    accepted = view.of("msg_accepted", columns=columns).join(
+        _of_wills(view), ["node", "msg"], "left"
+    )
     told = (
-        accepted.withColumnRenamed("gseq", "accepted")
+        accepted.withColumn("pub", F.coalesce("pub", "will_of"))
+        .drop("msg", "will_of")
+        .withColumnRenamed("gseq", "accepted")
         .join(few(odd), ["node", "accepted"])
         .join(matches(view), ["node", "topic"])
         .select("*", F.inline("streams"))
@@ -89,6 +95,12 @@ def _missing(view: View, messages: DataFrame) -> DataFrame:
     missing = told.join(there, ["node", "boot", "msg", "stream"], "left_anti")
     wanted = view.keep("messages not in a stream", lambda: _wanted_by_others(view, missing))
     return _doubts(view, wanted)
+
+
+def _of_wills(view: View) -> DataFrame:
+    """Return whose will a message was: node, msg, will_of. The row of its acceptance does not."""
+    fired = view.of("will_fired", columns=["node", "msg", "session"]).where("msg IS NOT NULL")
+    return few(fired.groupBy("node", "msg").agg(F.max("session").alias("will_of")))
 
 
 def _odd(messages: DataFrame) -> DataFrame:
@@ -157,10 +169,10 @@ def _doubts(view: View, missing: DataFrame) -> DataFrame:
 def _beyond_the_end(view: View, end: Column) -> Column:
     """Return which places are after the end of the history: a tick may span two segments."""
     newest = {boot.node: boot for boot in view.boots}
-    beyond = F.lit(False)
-    for node, boot in newest.items():
-        beyond |= (F.col("node") == node) & (end > gseq(boot.boot, boot.last_seq))
-    return beyond
+    return any_of(
+        (F.col("node") == node) & (end > gseq(boot.boot, boot.last_seq))
+        for node, boot in newest.items()
+    )
 
 
 def matches(view: View) -> DataFrame:

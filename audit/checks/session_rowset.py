@@ -10,6 +10,7 @@ from audit.checks import packed_rows as packed
 from audit.checks.packed_rows import OPEN_END
 from audit.checks.stream_holders import ends, groups, holdings, on_disk
 from audit.input.batch_view import View
+from audit.input.conditions import value_of
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import are_few, few
 
@@ -35,11 +36,7 @@ _COLUMNS = (
 
 def node_number(view: View, node: Column) -> Column:
     """Return the index of a node in the sorted names of all nodes."""
-    names = nodes(view)
-    result = F.lit(0)
-    for number, name in enumerate(names[1:], 1):
-        result = F.when(node == name, number).otherwise(result)
-    return result
+    return value_of(node, {name: number for number, name in enumerate(nodes(view))}, 0)
 
 
 def nodes(view: View) -> list[str]:
@@ -220,7 +217,10 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
     deaf = sessions.where("no_local")
     if not deaf.isEmpty():
         own = deaf.select("node", "session", F.col("session").alias("pub")).distinct()
-        published = told("msg_accepted", "pub").join(F.broadcast(own), ["node", "pub"])
+        # A will is accepted in its client's name, and the row of that names no session.
+        wills = told("will_fired", "session").withColumnRenamed("session", "pub")
+        accepted = told("msg_accepted", "pub").unionByName(wills)
+        published = accepted.join(F.broadcast(own), ["node", "pub"])
         others = joined(enqueued, deaf, ["node", "stream"]).join(
             published.select("node", "msg", "session"), ["node", "msg", "session"], "left_anti"
         )
@@ -256,12 +256,13 @@ def _owed(view: View) -> DataFrame:
 
 def _first_hole(view: View, since: Column) -> Column:
     """Return where the first hole after `since` begins; a subscription may have ended in it."""
-    found = F.lit(None).cast("long")
-    for gap in view.gaps:
-        if gap.kind == HOLE:
-            inside = (F.col("node") == gap.node) & (F.lit(gap.to_gseq) >= since)
-            found = F.least(found, F.when(inside, gap.from_gseq))
-    return found
+    nothing = F.lit(None).cast("long")
+    begins = [
+        F.when((F.col("node") == gap.node) & (F.lit(gap.to_gseq) >= since), gap.from_gseq)
+        for gap in view.gaps
+        if gap.kind == HOLE
+    ]
+    return F.least(nothing, *begins) if begins else nothing
 
 
 def _row(

@@ -18,6 +18,7 @@ from audit.checks import delivery_checks, publish_checks, retained_checks
 from audit.checks.retained_checks import CHANGES
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import COMMON, View, within
+from audit.input.conditions import any_of
 from audit.input.events import NAMES
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import Kept
@@ -54,10 +55,11 @@ def carry(view: View) -> Kept:
     if not any(trace.is_open for trace in view.traces):
         return Kept()
     rows = view.of(*EVENTS, columns=("node", "gseq"))
-    wanted = F.lit(False)
-    for trace in view.traces:
-        if trace.is_open:
-            wanted |= (F.col("node") == trace.node) & (F.col("gseq") == trace.begins_at)
+    wanted = any_of(
+        (F.col("node") == trace.node) & (F.col("gseq") == trace.begins_at)
+        for trace in view.traces
+        if trace.is_open
+    )
     return Kept((rows.where(wanted),))
 
 

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from audit.checks.gap_filter import Tally, tally
 from audit.checks.stream_holders import on_disk
 from audit.input.batch_view import View
+from audit.input.conditions import any_of
 
 # The broker publishes and records a will in one tick. This many rows may be between the two: one
 # for each stream and subscriber that gets it.
@@ -24,10 +25,12 @@ def without_event(view: View) -> Tally:
         (F.col("actor") == "broker") & ~F.col("carried") & (F.col("client_id") != "")
     )
     fired = on_disk(view, view.of("will_fired", columns=("node", "gseq", "msg")))
-    is_last = F.lit(False)
-    for boot in view.boots:
-        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-        is_last |= here & (F.unix_micros("ts") >= boot.last_us)
+    is_last = any_of(
+        (F.col("node") == boot.node)
+        & (F.col("boot") == boot.boot)
+        & (F.unix_micros("ts") >= boot.last_us)
+        for boot in view.boots
+    )
     lost = accepted.where(~is_last).join(
         F.broadcast(fired.select("node", "msg")), ["node", "msg"], "left_anti"
     )

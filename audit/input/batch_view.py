@@ -7,7 +7,7 @@ and cached after one pass. What is there because of a trace only is left out; `t
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from audit.input import coverage
 from audit.input import gaps as gaps_module
 from audit.input import traces as traces_module
+from audit.input.conditions import any_of
 from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.gaps import Boot, Gap, Kind, Mark, Run
@@ -149,7 +150,7 @@ class View:
             for gap in self.gaps
             if gap.kind in set(kinds)
         ]
-        return reduce(lambda one, other: one | other, conditions, F.lit(False))
+        return any_of(conditions)
 
     def is_judged(self, node: Column, session: Column, start: Column, end: Column) -> Column:
         """Return the condition that a session is judged from gseq `start` to `end`."""
@@ -159,8 +160,7 @@ class View:
             (node == name) & (session == number) & (start >= since) & (end <= until)
             for name, number, since, until in self.judged
         ]
-        inside = reduce(lambda one, other: one | other, conditions, F.lit(False))
-        return F.coalesce(inside, F.lit(False))
+        return F.coalesce(any_of(conditions), F.lit(False))
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -249,7 +249,7 @@ def build(
 
 def within(stretches: Iterable[Stretch]) -> Column:
     """Return the condition that a row is in one of the stretches."""
-    return reduce(lambda one, other: one | other, map(_in, stretches), F.lit(False))
+    return any_of(map(_in, stretches))
 
 
 def is_extra(stretches: Iterable[Stretch]) -> Column:

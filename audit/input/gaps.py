@@ -5,7 +5,7 @@ interval of gseq of one node, both ends included. No check may report a violatio
 touches.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
@@ -238,29 +238,52 @@ def _without(gap: Gap, first: int, last: int) -> list[Gap]:
 def explain(found: Sequence[Gap], marks: Iterable[Mark]) -> list[Gap]:
     """Return the gaps, holes marked as explained if a later row reports as many deleted rows.
 
-    Such a row explains a hole before it of exactly that size, or else the nearest ones.
+    Such a row explains a hole before it of exactly that size, or else the nearest ones. Several
+    together may explain one: rows are deleted in slices, which each boot reports on its own.
     """
     result = sorted(found, key=lambda gap: (gap.node, gap.from_gseq))
-    for mark in sorted(marks, key=_place):
+    ordered = sorted(marks, key=_place)
+    claimed = {(mark.node, mark.boot): mark.count or 0 for mark in ordered if mark.ev == "boot"}
+    told: dict[str, list[list[int]]] = {}  # place and rows not used yet, in order
+    for mark in ordered:
         if mark.ev != "history_gap" or mark.reason != REASON_TRIMMED:
             continue
-        left = mark.count or 0
         place = gseq(mark.boot, mark.seq)
+        mine = told.setdefault(mark.node, [])
+        mine.append([place, mark.count or 0])
         before = [
             index
             for index, gap in enumerate(result)
             if gap.node == mark.node and gap.to_gseq < place and not gap.explained
         ]
-        exact = [index for index in before if _size(result[index]) == left]
+        exact = [index for index in before if _size(result[index], claimed) == mark.count]
         for index in reversed(exact or before):
-            if _size(result[index]) <= left:
-                left -= _size(result[index])
+            if _use(mine, result[index].to_gseq, _size(result[index], claimed)):
                 result[index] = replace(result[index], explained=True, reason="outbox_trimmed")
     return result
 
 
-def _size(gap: Gap) -> int:
-    return gap.to_gseq - gap.from_gseq + 1
+def _use(told: list[list[int]], after: int, rows: int) -> bool:
+    """Take so many rows from what was told behind a place, the newest first; False: too few."""
+    usable = [each for each in reversed(told) if each[0] > after]
+    if rows > sum(left for _, left in usable):
+        return False
+    for each in usable:
+        taken = min(rows, each[1])
+        each[1] -= taken
+        rows -= taken
+    return True
+
+
+def _size(gap: Gap, claimed: Mapping[tuple[str, int], int]) -> int:
+    """Return how many rows are missing at least; `claimed` is what boots said of those before.
+
+    Of a hole over the end of a boot nobody knows how many rows that had.
+    """
+    if boot_of(gap.from_gseq) == boot_of(gap.to_gseq):
+        return gap.to_gseq - gap.from_gseq + 1
+    last = boot_of(gap.to_gseq)
+    return max(1, seq_of(gap.to_gseq) or claimed.get((gap.node, last), 0))
 
 
 def lowered(

@@ -148,7 +148,8 @@ class SessionEvents:
     def _position_of(self, session: Session) -> int:
         """Return the position of a session: up to there the history tells what it got.
 
-        For one that is not stored it is the end of the log.
+        For one that is not stored it is the end of the log. The disk may be further on: there,
+        messages have packet ids before they are sent.
         """
         if not session.is_stored:
             return self._log.end
@@ -237,7 +238,7 @@ class SessionEvents:
                 w0,
                 session,
                 0,
-                session.position,
+                self._position_of(session),
                 at_ms=session.disconnected_at_ms,
                 is_loaded=False,
             )
@@ -285,7 +286,7 @@ class SessionEvents:
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
-            self._put_state(_RESTORED, session, 0, session.position)
+            self._put_state(_RESTORED, session, 0, self._position_of(session))
 
     def purged(self, session: Session, count: int, by: str, topic: str | None = None) -> None:
         """Record that an operator has dropped messages that waited for a session.

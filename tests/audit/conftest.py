@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-import audit.spark
 from audit.checks.fold_findings import Findings
 from audit.checks.session_lifetimes import Client
 from audit.input import gaps
@@ -28,6 +27,7 @@ from audit.input.session_columns import COLUMNS as SESSION_COLUMNS
 from audit.input.session_columns import SessionRow
 from storage.history.events import COLUMNS, RELEASES_RECORDED
 from tests.audit.numbers import halves, whole
+from tests.audit.small_spark import small_spark
 
 __all__ = ["halves", "whole"]  # fixtures
 
@@ -50,21 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark of all tests: two threads and 1 GB."""
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         pytest.skip("no Java: scripts/setup --test says how to get it")
-    scratch = tmp_path_factory.mktemp("spark")
-    started = audit.spark.session(
-        "tests",
-        master="local[2]",
-        memory="1g",
-        conf={
-            "spark.sql.shuffle.partitions": "1",
-            # Of a few rows, planning and compiling code cost more than running it.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.local.dir": str(scratch),
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        },
-    )
+    started = small_spark("tests", tmp_path_factory.mktemp("spark"))
     yield started
     started.stop()
 

@@ -116,8 +116,12 @@ class Paho:
 
     def publish(self, topic: str, payload: bytes, qos: int) -> None:
         """Publish and wait until the message is acknowledged (QoS 2: completed)."""
-        number = self.client.publish(topic, payload, qos).mid
-        self.wait(lambda: number in self._answered)
+        self.answered([self.client.publish(topic, payload, qos).mid])
+
+    def answered(self, numbers: Iterable[int]) -> None:
+        """Wait until these messages are acknowledged (QoS 2: completed)."""
+        wanted = set(numbers)
+        self.wait(lambda: wanted <= self._answered)
 
     def receive(self, count: int) -> "Paho":
         """Wait until `count` messages have been received (QoS 2: their PUBREL)."""

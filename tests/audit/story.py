@@ -46,6 +46,14 @@ class Story:
             self.row("pub_acked", pub, msg=msg, pid=values["pid"], pub_qos=values["pub_qos"])
         return msg
 
+    def say_it_was_the_will_of(self, session: int, msg: int) -> None:
+        """Let a message have been a will: accepted in a client's name, in no session."""
+        (accepted,) = (
+            row for row in self.history.rows if (row["ev"], row.get("msg")) == ("msg_accepted", msg)
+        )
+        accepted |= {"session": None, "pub": None, "actor": "broker"}
+        self.row("will_fired", session, msg=msg, topic=accepted["topic"], qos=1)
+
     def deliver(self, session: int, msg: int, pid: int = 1, **columns: object) -> None:
         values = {"conn": 1, "qos": 1, "attempt": 1, "dup": False, **columns}
         self.row("msg_delivered", session, msg=msg, pid=pid, **values)

@@ -27,7 +27,7 @@ from session.state.shared_group_record import decode_group
 from session.state.subscription import Subscription, decode_subscription
 from session.state.will_record import decode_connection
 from storage.api import Batch
-from storage.history.packed_rows import count_missing, expand, split_history_key, unpack
+from storage.history.packed_rows import Row, count_missing, expand, split_history_key, unpack
 from storage.history.replay import Fold
 from storage.history.replay import Session as Folded
 from storage.local.memory import MemoryStore
@@ -77,6 +77,8 @@ class Retold:
         self.fold = Fold()
         self._once = ToldOnce()
         self.about_stores: list[dict[str, object]] = []  # events that nobody has looked at yet
+        # All rows that an exporter would have taken, by their keys, if anybody wants them.
+        self.kept: dict[tuple[int, int], Row] | None = None
 
     def judge(self, store: MemoryStore) -> None:
         """Read what is new and compare it with the rest of the disk; the broker is dead."""
@@ -127,6 +129,8 @@ class Retold:
             size = sum(len(value) for value in values.values())
             is_inherited = boot != outbox.boot
             if is_full:
+                for first_seq in first_seqs if self.kept else ():
+                    del self.kept[boot, first_seq]  # unless a crash undoes it: then it is taken
                 missing = [count_missing(unseal(value, "history")) for value in values.values()]
                 count, told = (sum(numbers) for numbers in zip(*missing, strict=True))
                 outbox.discard(boot, first_seqs, size, count=count, told=told)
@@ -141,6 +145,8 @@ class Retold:
         rows = list(scan_all(store, HISTORY, b"", None))
         for key, value in rows:
             boot, first = split_history_key(key)
+            if self.kept is not None and (boot, first) not in self.kept:
+                self.kept[boot, first] = unpack(unseal(value, f"history {key.hex()}"))
             if (boot, first) < self._next:
                 continue
             row = unpack(unseal(value, f"history {key.hex()}"))

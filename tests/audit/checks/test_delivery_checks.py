@@ -60,6 +60,8 @@ def tell_faults(story: Story) -> dict[str, list[tuple[str, int]]]:
     story.row("unsubscribed", 5, conn=1, tfilter="held/+")
     story.exchange(5, story.publish("held/x", "held/#"), story.publish("held/x/y", "held/#"))
     story.publish("own/x", pub=6)  # nobody but its publisher holds that stream, with No Local
+    story.say_it_was_the_will_of(6, story.publish("own/w", "own/#", pub=6))
+    story.exchange(6, story.publish("own/y", "own/#"))  # it was not passed over before
     story.publish("held/x", pub_qos=0)
 
     rash = story.publish("nobody", acked=False)

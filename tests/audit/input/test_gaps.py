@@ -116,6 +116,37 @@ def test_rows_thrown_away_explain_the_hole_of_their_size_or_the_nearest() -> Non
     assert [gap.explained for gap in found] == [False, True, False]
 
 
+def _thrown(boot: int, seq: int, count: int) -> Mark:
+    return _mark(boot, seq, "history_gap", reason=1051, count=count)
+
+
+def test_rows_thrown_away_in_slices_explain_one_hole_together() -> None:
+    slices = [_thrown(1, 90, 16), _thrown(1, 91, 16), _thrown(1, 95, 8)]
+    assert [gap.explained for gap in explain([_hole(10, 49)], slices)] == [True]
+    assert [gap.explained for gap in explain([_hole(10, 50)], slices)] == [False]
+    # What was thrown away by then explains no hole behind it.
+    found = explain([_hole(10, 12), _hole(93, 96)], [*slices, _thrown(1, 99, 1)])
+    assert [gap.explained for gap in found] == [True, False]
+
+
+def test_rows_thrown_away_explain_a_hole_over_the_end_of_a_boot() -> None:
+    """The new boot throws away what the last one left, and its own first rows."""
+    runs = [Run("n", 1, 1, 31, 0, 0), Run("n", 2, 29, 80, 0, 0)]
+    for counts, expected in (((11, 28), True), ((39,), True), ((11, 27), True), ((11, 10), False)):
+        marks = [_mark(1, 1, "boot", detail="full")]
+        marks += [_thrown(2, 70 + at, count) for at, count in enumerate(counts)]
+        found = explain(holes(runs, boots(runs, marks)), marks)
+        assert [gap.explained for gap in found] == [expected], counts
+
+
+def test_rows_thrown_away_explain_a_whole_boot_that_is_missing() -> None:
+    runs = [Run("n", 1, 1, 31, 0, 0), Run("n", 3, 1, 80, 0, 0)]
+    for count, expected in ((50, True), (49, False)):
+        marks = [_mark(1, 1, "boot"), _mark(3, 1, "boot", count=50), _thrown(3, 60, count)]
+        found = explain(holes(runs, boots(runs, marks)), marks)
+        assert [gap.explained for gap in found] == [expected]
+
+
 def test_rows_that_come_late_fill_a_hole() -> None:
     left = unfilled([_hole(10, 19)], [Run("n", 1, 12, 14, 0, 0)])
     assert left == [_hole(10, 11), _hole(15, 19)]

@@ -267,6 +267,21 @@ def test_after_a_crash_what_was_perhaps_sent_is_told_when_it_is_sent_with_dup() 
     assert sent == [(1, 1, False, 1), (1, 1, True, 2), (2, 2, False, 1)]
 
 
+def test_a_start_finds_a_session_as_far_as_the_history_knows_it_though_ids_were_bound_ahead() -> (
+    None
+):
+    broker = full(ahead_after=0)
+    broker.durable("c", "a", receive_maximum=1)
+    for _ in range(3):
+        broker.publish("a", b"", 1)
+    broker.advance(s=1)
+    broker.restart()
+    broker.advance(s=1)
+    found = told(broker, "session_disconnected", "session_restored")
+    mine = columns([row for row in found if row["client_id"] == "c"], "ev", "inflight", "position")
+    assert mine == [("session_disconnected", 1, 1), ("session_restored", 1, 1)]
+
+
 def test_an_answer_shows_that_a_message_was_sent_before_the_crash() -> None:
     broker = full(ahead_after=0)
     broker.durable("c", "a", qos=2, receive_maximum=1)
