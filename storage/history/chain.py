@@ -6,7 +6,7 @@
 Segments of a node are ordered by boot and first seq; the first one of a boot follows the last one
 of the boot before. "" stands for the head before where none is known: there a chain begins. Whoever
 changes, exchanges or removes a segment has to write all footers after it anew. Only a head that is
-kept elsewhere shows that, or that the end of the chain is missing: `storage.history.witness_file`.
+kept elsewhere shows that, or that the end of the chain is missing: `storage.history.witness`.
 
 Segments of earlier versions have no chain. The first one after such a segment follows the head that
 it would have if a chain began there. Pure: `storage.history.segments` reads and writes footers.
@@ -77,7 +77,8 @@ class Break:
 
     piece: Piece
     what: str
-    before: Piece | None = None  # the segment before it, if it does not follow that one
+    is_order: bool = False  # it does not follow the segment before it
+    before: Piece | None = None  # that one; None = an earlier run has read it
 
 
 @dataclass
@@ -146,4 +147,4 @@ def _tell(piece: Piece, before: Piece | None, has_known: bool, found: Chained) -
         found.unproven.append(piece)
     else:
         what = "it was written after another segment than the one before it"
-        found.breaks.append(Break(piece, what, before))
+        found.breaks.append(Break(piece, what, is_order=True, before=before))

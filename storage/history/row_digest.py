@@ -13,6 +13,7 @@ Needs the extra `history`. Read next: `storage.history.chain`.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -33,8 +34,13 @@ _NAMES: Final = "dict"
 
 def digest_of(table: pa.Table) -> str:
     """Return the digest of the rows, hexadecimal. Raises `pyarrow.ArrowInvalid` for other kinds."""
-    digest = hashlib.sha256(table.num_rows.to_bytes(8, "little"))
-    for field, column in zip(table.schema, table.columns, strict=True):
+    return digest_of_columns(table.num_rows, zip(table.schema, table.columns, strict=True))
+
+
+def digest_of_columns(rows: int, columns: Iterable[tuple[pa.Field, pa.ChunkedArray]]) -> str:
+    """Return the digest of so many rows, whose columns may be read one after the other."""
+    digest = hashlib.sha256(rows.to_bytes(8, "little"))
+    for field, column in columns:
         is_names = pa.types.is_dictionary(field.type)
         kind = _NAMES if is_names else _KINDS.get(field.type)
         if kind is None:

@@ -26,7 +26,7 @@ from storage.history import chain
 from storage.history.chain import Chained, Link, Piece
 from storage.history.columns import ARROW_SCHEMA
 from storage.history.events import SCHEMA_VERSION
-from storage.history.row_digest import digest_of
+from storage.history.row_digest import digest_of, digest_of_columns
 from storage.history.segment_names import (
     SegmentName,
     hours,
@@ -218,6 +218,7 @@ class Survey:
     events: int  # by the file names
     boots: int  # of all nodes
     nodes: int
+    pieces: list[Piece]
     chained: Chained
 
 
@@ -261,6 +262,7 @@ def survey(directory: Path, *, thorough: bool = False) -> Survey:
         sum(each.last_seq - each.first_seq + 1 for each in named),
         len({(each.node, each.boot) for each in named}),
         len({each.node for each in named}),
+        pieces,
         chained,
     )
 
@@ -282,8 +284,7 @@ def examine(segment: Segment, *, thorough: bool = False) -> tuple[list[str], Pie
         footer = read_footer(segment.path)
         found = list(_disagreements(segment, footer))
         if thorough:
-            table = _read(segment.path)
-            digest = digest_of(table)
+            digest, table = _read(segment.path)
             found += _damage(table, footer)
     except SegmentError as problem:
         return [str(problem)], Piece(*names, is_readable=False)
@@ -388,13 +389,27 @@ def _damage(table: pa.Table, footer: Footer) -> Iterator[str]:
         yield "its events are not as many of each kind as its footer says"
 
 
-def _read(path: Path) -> pa.Table:
-    """Return the rows of a segment, their checksums compared. Raises `SegmentError`."""
+def _read(path: Path) -> tuple[str, pa.Table]:
+    """Return the digest of a segment's rows, and their columns `seq` and `ev`.
+
+    Reads one column at a time, which takes little memory, and compares their checksums. Raises
+    `SegmentError`, `KeyError`.
+    """
+    kept: dict[str, pa.ChunkedArray] = {}
+
+    def columns(file: pq.ParquetFile) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
+        for field in file.schema_arrow:
+            column = file.read(columns=[field.name]).column(0)
+            if field.name in ("seq", "ev"):
+                kept[field.name] = column
+            yield field, column
+
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read()
+            digest = digest_of_columns(file.metadata.num_rows, columns(file))
     except (OSError, pa.ArrowException) as problem:
         raise SegmentError(f"history segment {path}: {_reason(problem)}") from problem
+    return digest, pa.table({name: kept[name] for name in ("seq", "ev")})
 
 
 def _chain_problems(chained: Chained) -> Iterator[str]:

@@ -152,6 +152,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker": "sockets, files, threads, clocks, the operator",
     "storage.history.segment_names": "lists directories",
     "storage.history.segments": "writes and reads files",
+    "storage.history.witness": "writes and reads a file",
     "storage.local": "the disk of this machine",
     "storage.time.machine_clocks": "reads clocks",
 }

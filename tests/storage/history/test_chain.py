@@ -16,14 +16,17 @@ from tests.storage.history.forging import Rows, edit, in_order, relabel, swap, u
 from tests.storage.history.history_cases import NOW_MS, Tick
 
 NODE = "edge"
+HOUR_MS = 3_600_000
 BOOTS = {1: 3, 2: 2, 3: 2}  # segments of each, three events in each
 
 
-def write(writer: SegmentWriter, boot: int, first_seq: int, size: int = 3) -> str:
+def write(
+    writer: SegmentWriter, boot: int, first_seq: int, size: int = 3, now_ms: int = NOW_MS
+) -> str:
     """Write a segment."""
     tick = Tick()
     tick.record(events.MSG_PERSISTED, n=size)
-    return writer.write(boot, [tick.row(first_seq, NOW_MS)])
+    return writer.write(boot, [tick.row(first_seq, now_ms)])
 
 
 def history(directory: Path, boots: dict[int, int] | None = None) -> list[SegmentName]:
@@ -169,7 +172,7 @@ def test_a_forgery_is_named(
 
 
 def test_the_end_or_a_whole_chain_written_anew_shows_nothing_here(tmp_path: Path) -> None:
-    """`storage.history.witness_file` is for that."""
+    """`storage.history.witness` is for that."""
     segments = history(tmp_path)
     heads = [examine(each)[1].head for each in segments]
     edit(segments[1], lie)
@@ -271,6 +274,16 @@ def test_rows_that_a_restored_backup_brings_back_are_a_branch(tmp_path: Path) ->
     assert [each.piece.boot for each in survey(tmp_path).chained.breaks] == [2]
     in_order(tmp_path)[0].path.unlink()  # by the retention, at once
     assert verify(tmp_path, thorough=True) == []
+
+
+def test_a_clock_that_was_set_back_changes_no_order(tmp_path: Path) -> None:
+    history(tmp_path)
+    for boot, hours in ((4, 30), (5, 2)):
+        later = SegmentWriter(tmp_path, NODE, keep_days=0)
+        write(later, boot, 1, now_ms=NOW_MS - hours * HOUR_MS)
+        write(later, boot, 4, now_ms=NOW_MS - hours * HOUR_MS)
+    found = survey(tmp_path, thorough=True)
+    assert (found.problems, found.chained.chained, len(found.chained.begins)) == ([], 11, 1)
 
 
 def test_nodes_have_chains_of_their_own(tmp_path: Path) -> None:
