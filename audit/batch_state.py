@@ -11,7 +11,7 @@ stored as rows, in `state/rows/batch=N`.
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from audit.files import join, list_files, read_text, write_text
 from audit.input.gaps import Boot, Gap
 from audit.input.segments import Segment
+from storage.history.chain import Place
 
 STATE_VERSION: Final = 1
 _NAME: Final = re.compile(r"batch-(\d+)\.json$")
@@ -37,6 +38,16 @@ class State:
     boots: tuple[Boot, ...] = ()
     gaps: tuple[Gap, ...] = ()
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
+    # Of the newest segments by node, which the next ones follow: boot, last seq and head.
+    heads: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)
+
+    @property
+    def heads_by_place(self) -> dict[str, dict[Place, str]]:
+        """Return the heads by node, and by the place where their segment ends."""
+        return {
+            node: {(boot, last_seq): head for boot, last_seq, head in heads}
+            for node, heads in self.heads.items()
+        }
 
     def has(self, segment: Segment) -> bool:
         """Return whether a batch has consumed the segment."""
@@ -46,7 +57,8 @@ class State:
         )
 
     def after(self, segments: Sequence[Segment], boots: Sequence[Boot], gaps: Sequence[Gap],
-              totals: dict[str, dict[str, int]]) -> "State":  # fmt: skip
+              totals: dict[str, dict[str, int]],
+              heads: Mapping[str, Mapping[Place, str]] | None = None) -> "State":  # fmt: skip
         """Return the state after consuming these segments, too."""
         consumed = {key: list(ranges) for key, ranges in self.consumed.items()}
         for segment in segments:
@@ -58,6 +70,10 @@ class State:
             tuple(boots),
             tuple(gaps),
             totals,
+            {
+                node: [(*place, head) for place, head in mine.items()]
+                for node, mine in (heads or {}).items()
+            },
         )
 
 
@@ -93,7 +109,12 @@ def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
     boots = tuple(Boot(**boot) for boot in values.pop("boots"))
     gaps = tuple(Gap(**gap) for gap in values.pop("gaps"))
     segments = tuple(values.pop("segments"))
-    return replace(State(**values), segments=segments, consumed=consumed, boots=boots, gaps=gaps)
+    heads = {
+        node: [(boot, seq, head) for boot, seq, head in mine]
+        for node, mine in values.pop("heads", {}).items()
+    }
+    known = replace(State(**values), segments=segments, consumed=consumed)
+    return replace(known, boots=boots, gaps=gaps, heads=heads)
 
 
 def batches(spark: SparkSession, out: str) -> list[int]:

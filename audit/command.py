@@ -86,6 +86,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
                      help="a checkpoint or data directory: audit what it has and no segment, too; "
                      "the batch does not count")  # fmt: skip
     run.add_argument("--to", dest="end", type=_moment, metavar="TIME", help="up to this hour")
+    run.add_argument("--witness", metavar="FILE", action="append", default=[],
+                     help="what a broker's `history.witness` file knows must be there; once for "
+                     "each broker")  # fmt: skip
     run.set_defaults(run=run_once)
     watch = actions.add_parser(
         "watch", help="the same as a stream: what is new, or everything as it comes", epilog=_EPILOG
@@ -157,7 +160,10 @@ def run_once(options: argparse.Namespace) -> int:
     began = time.monotonic()
     if options.start is not None and options.end is not None and options.start >= options.end:
         raise AuditError(f"no time lies between {options.start} and {options.end}")
+    if options.witness and (options.start is not None or options.end is not None):
+        raise AuditError("--witness takes the whole history, without --from and --to")
     _need(options)
+    witnesses = _witnesses(options.witness)
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
         from audit.database.reader import SourceError
@@ -167,6 +173,7 @@ def run_once(options: argparse.Namespace) -> int:
             verdict = runs.run(
                 spark, options.history, options.out, options.start, options.end,
                 progress=progress, settings=_settings(options), from_db=options.from_db,
+                witnesses=witnesses,
             )  # fmt: skip
         except runs.NothingToAudit as problem:
             hours = options.start is not None or options.end is not None
@@ -249,6 +256,16 @@ def _need(options: argparse.Namespace) -> None:
         found = doctor.java()
         if found.state != "ok":
             raise AuditError(f"Java 17 or newer is needed: {found.found}. {found.help}")
+
+
+def _witnesses(paths: Sequence[str]) -> list[Any]:
+    """Return the contents of the witness files."""
+    from storage.history.witness import WitnessError, read
+
+    try:
+        return [read(path) for path in paths]
+    except WitnessError as problem:
+        raise AuditError(str(problem)) from None
 
 
 def _is_submitted() -> bool:
@@ -362,7 +379,7 @@ def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> s
 
 def _say(document: dict[str, Any], place: str) -> None:
     """Print the verdict: violations, what is unknown, and the place of the report."""
-    from audit.report.text import untested_words
+    from audit.report.text import chain_words, untested_words
 
     print(f"verdict: {document['status']}")
     for name, found in document["invariants"].items():
@@ -372,6 +389,8 @@ def _say(document: dict[str, Any], place: str) -> None:
     unknown = [n for n, found in document["invariants"].items() if found["status"] == "unknown"]
     if unknown:
         print(f"  cannot be told: {', '.join(unknown)}")
+    for line in chain_words(document):
+        print(f"  {line}")
     untested = {
         untested_words(span): None
         for found in document["invariants"].values()

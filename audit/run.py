@@ -22,6 +22,7 @@ from audit import batch_state as state
 from audit.analytics import tables as analytics
 from audit.checks import (
     backend_checks,
+    chain_check,
     delivery_checks,
     log_checks,
     open_rows,
@@ -40,6 +41,7 @@ from audit.input.kept_rows import Kept
 from audit.input.segments import Segment
 from audit.spark import frame_of
 from storage.history.events import REASONS
+from storage.history.witness import Witness
 
 VERDICT_VERSION: Final = 1
 EXIT_CODES: Final[dict[Status, int]] = {"ok": 0, "violated": 2, "unknown": 3}
@@ -61,6 +63,7 @@ class Part:
 
 PARTS: Final = (
     Part("the log", log_checks.check, log_checks.carry),
+    Part("the chain", chain_check.check),
     Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
     Part("retained messages", retained_checks.check, retained_checks.carry),
     Part("messages on their way in", publish_checks.check),
@@ -106,6 +109,7 @@ def run(
     only: Collection[str] | None = None,
     parts: Sequence[Part] = PARTS,
     from_db: str | None = None,
+    witnesses: Sequence[Witness] = (),
 ) -> Verdict:
     """Audit the segments that no batch has consumed; return the verdict, which is then on disk.
 
@@ -116,7 +120,7 @@ def run(
 
     `from_db` is a checkpoint or a data directory whose events without a segment are audited, too.
     The state of such a batch is not kept: the next run repeats it with segments. Raises SourceError
-    if there is no Holdfast database.
+    if there is no Holdfast database. `witnesses` are compared with all that is known.
     """
     found = segments.find(spark, history_dir, start, end)
     before = state.load(spark, out_dir, None if batch is None else batch - 1)
@@ -128,7 +132,7 @@ def run(
         if only is not None:
             chosen = [segment for segment in chosen if segment.name in only]
     if not chosen and from_db is None:
-        return _last_verdict(spark, out_dir, history_dir, before)
+        return _last_verdict(spark, out_dir, history_dir, before, witnesses)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
     good, bad = segments.readable(chosen)
     for segment in bad:
@@ -136,10 +140,11 @@ def run(
     ahead = None if from_db is None else _rows_ahead(spark, from_db, out_dir, found, before)
     count = _rows(good) + (0 if ahead is None else ahead.count())
     with _shelf(spark, out_dir) as shelf:
-        view = _view(spark, out_dir, shelf, before, good, bad, settings, ahead)
+        view = _view(spark, out_dir, shelf, before, good, bad, settings, ahead, witnesses)
         progress(f"{count:,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
         outcomes = _checks(view, parts, progress)
-        after = before.after(good, view.boots, view.gaps, _totals(before.totals, outcomes))
+        totals = _totals(before.totals, outcomes)
+        after = before.after(good, view.boots, view.gaps, totals, chain_check.heads(view))
         document = _document(view, good, outcomes, after)
         document |= {"history": history_dir, "rows": count}
         if from_db is not None:
@@ -159,12 +164,20 @@ def run(
 
 
 def _last_verdict(
-    spark: SparkSession, out_dir: str, history_dir: str, before: state.State
+    spark: SparkSession,
+    out_dir: str,
+    history_dir: str,
+    before: state.State,
+    witnesses: Sequence[Witness],
 ) -> Verdict:
     if before.batch < 0:
         raise NothingToAudit(f"{history_dir}: no segment of a history")
     place = join(out_dir, "verdicts", f"batch-{before.batch:08}.json")
-    return Verdict(json.loads(read_text(spark, place)))
+    document = json.loads(read_text(spark, place))
+    heads = before.heads_by_place
+    return Verdict(
+        chain_check.with_witnesses(document, witnesses, before.boots, before.gaps, heads)
+    )
 
 
 @contextmanager
@@ -192,6 +205,7 @@ def _view(
     bad: Sequence[Segment],
     settings: Settings | None,
     ahead: DataFrame | None,
+    witnesses: Sequence[Witness],
 ) -> View:
     rows = events.read(spark, "", files=[segment.path for segment in good])
     if ahead is not None:
@@ -207,6 +221,8 @@ def _view(
         unreadable=[segment.gap for segment in bad],
         settings=settings,
         segments=[*good, *bad],
+        heads_before=before.heads_by_place,
+        witnesses=witnesses,
     )
 
 

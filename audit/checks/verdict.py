@@ -91,6 +91,7 @@ class Outcome:
             violated=self.violated + other.violated,
             unknown=self.unknown + other.unknown,
             witnesses=[*self.witnesses, *other.witnesses][:witnesses_max],
+            facts=self.facts | other.facts,
         )
 
     @property

@@ -13,6 +13,7 @@ from audit.generate.model import Boot, Broker
 from audit.generate.state import Row
 from audit.generate.steady import Fleet, Ints, Plan
 from storage.history import events as ev
+from storage.history.chain import NONE
 from storage.history.segments import Segment, split_for_segments, write_segment
 
 PHASES: Final = 8
@@ -48,6 +49,7 @@ class Assembler:
         self._gone = 0
         self.marks: dict[int, tuple[int, int]] = {}  # mark -> boot, seq
         self.segments: list[Segment] = []
+        self._head = NONE  # of the chain
         self.rows = 0
 
     def offset(self, number: int) -> int:
@@ -201,5 +203,8 @@ class Assembler:
         self.rows += piece.size
         table = piece.table(self._broker.node, boot.number, boot.started_at, self._words)
         for part in split_for_segments(table):
-            segment = write_segment(self._directory, part, self._broker.node, boot.number)
+            node, number = self._broker.node, boot.number
+            segment, self._head = write_segment(
+                self._directory, part, node, number, before=self._head
+            )
             self.segments.append(segment)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from audit.input import coverage
 from audit.input import gaps as gaps_module
+from audit.input import segments as segments_module
 from audit.input import traces as traces_module
 from audit.input.conditions import any_of
 from audit.input.coverage import Span
@@ -24,6 +25,8 @@ from audit.input.segments import Segment
 from audit.input.session_columns import BALANCE
 from audit.input.traces import Stretch, Trace, TraceMark
 from audit.spark import frame_of
+from storage.history.chain import Piece, Place
+from storage.history.witness import Witness
 
 # Rows are counted in buckets of 2 ** 16: 10 million rows are 153 buckets.
 BUCKET_BITS: Final = 16
@@ -111,6 +114,14 @@ class View:
     judged: Sequence[tuple[str, int, int, int]] | None = None
     ends_us: Mapping[str, int] = field(default_factory=dict)
     segments: Sequence[Segment] = ()  # that are new in this batch, also those that cannot be read
+    # Of the newest segments of earlier batches, by node: their heads in the chain.
+    heads_before: Mapping[str, Mapping[Place, str]] = field(default_factory=dict)
+    witnesses: Sequence[Witness] = ()
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """Return what `segments` are in the chain, those on a local disk; reads all their rows."""
+        return segments_module.pieces(self.segments)
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the frame `name`, computed once and cached until the shelf is cleared."""
@@ -194,11 +205,13 @@ def build(
     unreadable: Sequence[Gap] = (),
     settings: Settings | None = None,
     segments: Sequence[Segment] = (),
+    heads_before: Mapping[str, Mapping[Place, str]] | None = None,
+    witnesses: Sequence[Witness] = (),
 ) -> View:
     """Return the view of `events`; finds their holes in one pass over few columns.
 
-    `boots_before` and `gaps_before` are from earlier batches. `unreadable` are the gaps of segments
-    that could not be read. `segments` are named in findings.
+    What ends with `before` is from earlier batches. `unreadable` are the gaps of segments that
+    could not be read. `segments` are named in findings.
     """
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
@@ -244,6 +257,8 @@ def build(
         stretches,
         traced,
         segments=segments,
+        heads_before=heads_before or {},
+        witnesses=witnesses,
     )
 
 

@@ -6,6 +6,8 @@ and H1 finds missing rows.
 """
 
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -15,8 +17,11 @@ from pyspark.sql import SparkSession
 from audit.files import is_local, list_files, local_path
 from audit.input.events import gseq
 from audit.input.gaps import HOLE, Gap
+from storage.history.chain import Piece
 from storage.history.segment_names import SegmentName
-from storage.history.segments import check
+from storage.history.segments import check, examine
+
+READERS: Final = 4  # threads; each has one column of one segment in memory
 
 _NAME: Final = re.compile(
     r"(?:date=(?P<date>[\d-]{10})/hour=(?P<hour>\d\d)/)?"
@@ -96,6 +101,16 @@ def readable(segments: list[Segment]) -> tuple[list[Segment], list[Segment]]:
         is_whole = not is_local(segment.path) or not check(segment.on_disk)
         (good if is_whole else bad).append(segment)
     return good, bad
+
+
+def pieces(segments: Sequence[Segment]) -> list[Piece]:
+    """Return what the segments on a local disk are in the chain, with the digests of their rows.
+
+    Reads all of their rows; segments elsewhere are left out.
+    """
+    local = [segment.on_disk for segment in segments if is_local(segment.path)]
+    with ThreadPoolExecutor(READERS) as pool:
+        return [piece for _, piece in pool.map(lambda s: examine(s, thorough=True), local)]
 
 
 def _begins_before(hour: str, end: datetime) -> bool:

@@ -131,3 +131,32 @@ def untested_words(span: Mapping[str, Any]) -> str:
     last = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     what = _UNTESTED[span["recorded"]].format(**span)
     return f"{span['node']}, {begin:%Y-%m-%d %H:%M:%S} to {last} UTC: {what} ({span['reason']})"
+
+
+def chain_words(document: Mapping[str, Any]) -> list[str]:
+    """Return what a verdict says of the chain of segments that is no violation, as plain text."""
+    facts = document["invariants"].get("H1", {}).get("facts", {}).get("chain", {})
+    lines = []
+    if without := facts.get("not_chained", 0):
+        total = without + facts["chained"]
+        lines.append(f"not chained: {without} of {total} segments: {_few(facts, 'not_chained')}")
+    if unread := facts.get("not_read", 0):
+        lines.append(f"the chain of {unread} segments was not read: they are on no local disk")
+    if facts.get("unproven_files"):
+        lines.append(
+            "the chain proves nothing behind a damaged or copied segment: "
+            + _few(facts, "unproven")
+        )
+    for ahead in facts.get("witness_ahead", []):
+        first, last = ahead["from"], ahead["to"]
+        lines.append(
+            f"{visible(ahead['node'])}, boot {first['boot']}, events {first['seq']} to "
+            f"{last['seq']}: {ahead['what']}"
+        )
+    return lines
+
+
+def _few(facts: Mapping[str, Any], what: str) -> str:
+    """Return the first file, and whether there are more."""
+    first, *others = facts[f"{what}_files"]
+    return visible(first) + (" ..." if others else "")

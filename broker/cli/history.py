@@ -41,6 +41,13 @@ def add(commands: Commands) -> None:
     verify = actions.add_parser("verify", help="check every segment; 0 = sound, 2 = it is not")
     verify.add_argument("--history", metavar="DIR", help="directory of segments, if not configured")
     verify.add_argument("--quick", action="store_true", help="names and footers, not every event")
+    verify.add_argument(
+        "--witness",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="what a broker's `history.witness` file knows must be there; once for each broker",
+    )
     verify.set_defaults(run=run_history_verify)
     for parser in (tail, timeline, export, verify):
         add_config_flags(parser)
@@ -114,7 +121,10 @@ def run_history_verify(options: argparse.Namespace) -> int:
 
     with _history_problems():
         problems, summary = queries.verify(
-            load_config(options), options.history, thorough=not options.quick
+            load_config(options),
+            options.history,
+            thorough=not options.quick,
+            witnesses=options.witness,
         )
     print_lines([*problems, summary])
     return EXIT_UNSOUND if problems else EXIT_OK

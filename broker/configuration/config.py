@@ -74,6 +74,8 @@ class Shell:
         self.history_seal_events: int = 500_000
         self.history_seal_s: int = 60
         self.history_drain_ms: int = 5000
+        # File that knows how far the history went, for another volume; None = there is none.
+        self.history_witness: str | None = None
 
 
 class Config:

@@ -294,6 +294,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "longest wait at SIGTERM for the export of the rest, 0 = the next start exports it"),
     Option("history", "keep_days", "shell", "history_keep_days", Integer(0, 36_500),
            "days after which exported segments are removed, 0 = never"),
+    Option("history", "witness", "shell", "history_witness", Text(empty_is_none=True),
+           "file, best on another volume, that keeps how far the history went; empty = none"),
     Option("history", "hash_names", "settings", "history_hash_names", Flag(),
            "record keyed hashes in place of client ids, user names, topics and topic filters"),
     Option("history", "hash_key", "settings", "history_hash_key", Secret(),

@@ -41,7 +41,8 @@ def export(config: Config, directory: str) -> str:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(config, place, target), reading.open() as history:
             copied = _copy_segments(history, place, target)
-            writer = SegmentWriter(target, place.node, keep_days=0)
+            is_copy = not _is_same(target, place.directory)
+            writer = SegmentWriter(target, place.node, keep_days=0, is_copy=is_copy)
             events_max = config.shell.history_seal_events
             segmenter = Segmenter(writer.write, writer.newest, events_max=events_max)
             for boot, first_seq, value in history.rows():

@@ -33,6 +33,7 @@ from broker.history.export_thread import (
     Report,
 )
 from broker.history.segment_process_link import HOW_TO_INSTALL
+from broker.history.witness_thread import WitnessThread
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from session.history.outbox import Outbox
@@ -89,8 +90,12 @@ class Exporter:
         seal_s: float,
         log: Log,
         unavailable: str = "",
+        witness: WitnessThread | None = None,
     ) -> None:
-        """`unavailable` says why nothing can be exported here, if it cannot."""
+        """`unavailable` says why nothing can be exported here, if it cannot.
+
+        `witness` is told what is durable and exported; it is started and closed with this.
+        """
         self.segments: int = 0  # written since the start
         self.failures: int = 0  # exports given up since the start, to be tried again
         self._store: Final = store
@@ -103,6 +108,7 @@ class Exporter:
         self._seal_s: Final = seal_s
         self._log: Final = log
         self._unavailable: Final = unavailable
+        self._witness: Final = witness
         self._boot: Final = outbox.boot
         self._thread: ExportThread | None = None
         self._reports: Final[SimpleQueue[Report]] = SimpleQueue()
@@ -123,6 +129,8 @@ class Exporter:
 
     def start(self) -> None:
         """Start; rows of earlier boots are exported first."""
+        if self._witness is not None:
+            self._witness.start()
         self._look(time.monotonic())
         if self._unavailable:
             self._log.warning("history_not_exported", self._unavailable)
@@ -155,6 +163,9 @@ class Exporter:
             "history_export_failures": self.failures,
             "history_level": self._outbox.level,
         }
+        if self._witness is not None:
+            gauges["history_witness_lost_events"] = self._witness.lost_events
+            gauges["history_witness_failures"] = self._witness.failures
         if not self._unavailable:
             gauges["history_lag_ms"] = int(self._lag_s(time.monotonic()) * 1000)
         return gauges
@@ -183,9 +194,12 @@ class Exporter:
         return not self._moments and await self._driver.quiet(timeout_s)
 
     def close(self) -> None:
-        """End the thread and its process. Idempotent."""
+        """End the thread and its process, and the witness with what is durable now. Idempotent."""
         if self._thread is not None:
             self._thread.close()
+        if self._witness is not None and not self._witness.is_ending:
+            self._look(time.monotonic())
+            self._witness.close()
 
     # What is durable, and when it is time.
 
@@ -193,7 +207,7 @@ class Exporter:
         """Take note of the newest row, and of the newest that is durable."""
         commits = self._commits
         if self._pending is not None and commits.durable >= self._pending[0]:
-            self._limit = self._pending[1]
+            self._set_limit(self._pending[1])
             self._pending = None
         try:
             last = self._store.last(HISTORY, b"", LAST_KEY)
@@ -204,13 +218,19 @@ class Exporter:
         key = split_history_key(last[0])
         if self._pending is None and key != self._limit:
             if commits.durable >= commits.written:
-                self._limit = key
+                self._set_limit(key)
             else:
                 self._pending = (commits.written, key)
         if key > self._exported and (not self._moments or self._moments[-1][1] < key):
             if len(self._moments) == MOMENTS_MAX:  # exports have failed for long: coarser
                 now = self._moments.pop()[0]
             self._moments.append((now, key))
+
+    def _set_limit(self, key: Key) -> None:
+        """Note that all rows up to this one are durable."""
+        self._limit = key
+        if self._witness is not None:
+            self._witness.note(*key, self._driver.now)
 
     def _lag_s(self, now: float) -> float:
         return now - self._moments[0][0] if self._moments else 0.0
@@ -260,6 +280,8 @@ class Exporter:
 
     def _take_exported(self, report: Exported) -> None:
         job, sealed = report.job, report.sealed
+        if self._witness is not None and sealed.chain is not None:
+            self._witness.note_exported(*sealed.chain, self._driver.now)
         self.segments += sealed.segments
         self._exported = job.keys[-1]
         while self._moments and self._moments[0][1] <= self._exported:

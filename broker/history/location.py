@@ -69,6 +69,9 @@ def check(shell: Shell) -> None:
             f"history.dir = {str(place.directory)!r}: {where}: expected to be readable and "
             f"writable by user {os.geteuid()}"
         )
+    witness = shell.history_witness
+    if witness is not None and Path(witness).is_dir():
+        raise ConfigError(f"history.witness = {witness!r}: a directory, expected a file")
 
 
 def settle(shell: Shell) -> Place:

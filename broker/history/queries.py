@@ -21,8 +21,11 @@ from broker.history.reader import Event, History
 from broker.history.segment_process_link import HOW_TO_INSTALL
 from broker.history.text import describe, printable
 from storage.errors import StorageError
+from storage.history import witness
+from storage.history.chain import Chained
 from storage.history.packed_rows import shortened
 from storage.history.segment_names import SegmentName
+from storage.history.witness import WitnessError
 
 FOLLOW_S: Final = 2.0  # between two reads: each opens the database, which replays its log
 TRIES: Final = 5  # to open a database while its broker deletes files
@@ -175,10 +178,13 @@ def newest_of(config: Config, names: Sequence[str]) -> Iterator[Event]:
     _complain(damaged)
 
 
-def verify(config: Config, directory: str | None, *, thorough: bool) -> tuple[list[str], str]:
+def verify(
+    config: Config, directory: str | None, *, thorough: bool, witnesses: Sequence[str] = ()
+) -> tuple[list[str], str]:
     """Check every segment of `directory` (default: the configured one), those of other nodes too.
 
-    Returns a line for each problem, and a summary. Raises `HistoryError`.
+    `witnesses` are files that know what must be there; the configured one is among them if the
+    directory is. Returns a line for each problem, and a summary. Raises `HistoryError`.
     """
     try:
         from storage.history.segments import SegmentError, survey
@@ -187,15 +193,36 @@ def verify(config: Config, directory: str | None, *, thorough: bool) -> tuple[li
     place = find(config.shell).directory if directory is None else Path(directory)
     if not place.is_dir():
         raise HistoryError(f"{place}: not a directory")
+    configured = config.shell.history_witness
+    if directory is None and configured is not None and configured not in witnesses:
+        witnesses = [*witnesses, configured]
     try:
+        read = [witness.read(path) for path in witnesses]  # before the history, which goes on
         with _problems():
             found = survey(place, thorough=thorough)
-    except SegmentError as problem:
+    except (SegmentError, WitnessError) as problem:
         raise HistoryError(str(problem)) from None
-    return [printable(problem) for problem in found.problems], (
+    problems = found.problems + [
+        f"{each.node} boot {difference.boot}, events {difference.from_seq} to "
+        f"{difference.to_seq}: {difference.what}: {each.place}"
+        for each in read
+        for difference in witness.compare_pieces(each, found.pieces)
+        if difference.is_proven
+    ]
+    return [printable(problem) for problem in problems], (
         f"{place}: {found.segments} segments of {found.boots} starts of {found.nodes} nodes, "
-        f"{found.events} events: {len(found.problems) or 'no'} problems"
+        f"{found.events} events, {_chained(found.chained)}: {len(problems) or 'no'} problems"
     )
+
+
+def _chained(found: Chained) -> str:
+    """Return how many segments the chain proves."""
+    words = "all chained" if found.chained else "none chained"
+    if found.chained and found.unchained:
+        words = f"{len(found.unchained)} of them not chained"
+    if found.unproven:
+        words += f", {len(found.unproven)} behind what proves nothing"
+    return words
 
 
 def _recorded(config: Config, name: str) -> str:

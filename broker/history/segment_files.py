@@ -7,10 +7,12 @@ broker. Read next: `broker.history.segment_process`, `storage.history.segments`.
 from pathlib import Path
 from typing import Final
 
+from storage.history import chain
+from storage.history.chain import Place
 from storage.history.columns import expand_table
 from storage.history.packed_rows import Row
 from storage.history.segment_names import last_exported
-from storage.history.segments import SegmentError, drop_older, write_segment
+from storage.history.segments import SegmentError, drop_older, newest_piece, write_segment
 from storage.local import failpoint
 from storage.time import machine_clocks
 
@@ -22,18 +24,38 @@ __all__ = ["SegmentError", "SegmentWriter"]
 class SegmentWriter:
     """Segments of one node in one directory."""
 
-    def __init__(self, directory: Path, node: str, *, keep_days: int) -> None:
-        """`keep_days` 0 keeps everything."""
+    def __init__(
+        self, directory: Path, node: str, *, keep_days: int, is_copy: bool = False
+    ) -> None:
+        """`keep_days` 0 keeps everything; `is_copy` marks the segments as made by a copy."""
+        self._end: Place | None = None  # of the newest segment; None = not looked yet
+        self._head: str = chain.NONE  # of that one
         self._directory: Final = directory
         self._node: Final = node
         self._keep_days: Final = keep_days
+        self._is_copy: Final = is_copy
         self._dropped_ms = 0
 
-    def write(self, boot: int, rows: list[Row]) -> None:
-        """Write one segment, durable on return. Raises `SegmentError`."""
+    def write(self, boot: int, rows: list[Row]) -> str:
+        """Write one segment, durable on return; return the head of the chain.
+
+        Raises `SegmentError`.
+        """
         if failpoint.hook is not None:
             failpoint.hook(failpoint.HISTORY_BEFORE_SEGMENT)
-        write_segment(self._directory, expand_table(rows, self._node, boot), self._node, boot)
+        if self._end is None:
+            newest = newest_piece(self._directory, self._node)
+            self._end, self._head = (0, 0), chain.NONE
+            if newest is not None:
+                self._end, self._head = newest.place, newest.head
+        table = expand_table(rows, self._node, boot)
+        segment, head = write_segment(
+            self._directory, table, self._node, boot, before=self._head, is_copy=self._is_copy
+        )
+        # Rows that a restored backup brought back are a branch: the retention may soon remove it.
+        if (boot, segment.last_seq) > self._end:
+            self._end, self._head = (boot, segment.last_seq), head
+        return head
 
     def newest(self, boot: int) -> int:
         """Return the last event of a boot that is in a segment, 0 = none is."""

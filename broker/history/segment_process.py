@@ -29,8 +29,8 @@ HOUR_MS: Final = 3_600_000
 DAMAGED_MAX: Final = 100  # lines of one answer
 EXIT_FAILED: Final = 1
 
-# Writes one segment of a boot's rows, durable on return.
-Write = Callable[[int, list[Row]], None]
+# Writes one segment of a boot's rows, durable on return; returns the head of the chain.
+Write = Callable[[int, list[Row]], str]
 # Returns the last seq of a boot that is in a segment, 0 = none is.
 Newest = Callable[[int], int]
 
@@ -52,6 +52,7 @@ class Segmenter:
         self._segments = 0
         self._sealed = 0
         self._damaged: list[str] = []
+        self._chain: tuple[int, int, str] | None = None  # boot, last seq and head
 
     def add(self, boot: int, first_seq: int, value: bytes) -> None:
         """Add a row, unless a segment has it; write segments that are complete."""
@@ -85,15 +86,18 @@ class Segmenter:
             "segments": self._segments,
             "events": self._sealed,
             "damaged": self._damaged,
+            "chain": self._chain,
         }
         self._segments = self._sealed = 0
+        self._chain = None
         self._damaged = []
         return answer
 
     def _cut(self) -> None:
         if not self._rows:
             return
-        self._write(self._boot, self._rows)
+        head = self._write(self._boot, self._rows)
+        self._chain = self._boot, self._next_seq - 1, head
         self._segments += 1
         self._sealed += self._events
         self._exported[self._boot] = self._next_seq - 1

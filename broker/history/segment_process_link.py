@@ -35,15 +35,22 @@ class SegmenterFailed(Exception):
 class Sealed:
     """What became of the rows of one `seal`: all of them may be trimmed now."""
 
-    __slots__ = ("damaged", "events", "problem", "segments")
+    __slots__ = ("chain", "damaged", "events", "problem", "segments")
 
     def __init__(
-        self, segments: int, events: int, damaged: Sequence[str] = (), problem: str = ""
+        self,
+        segments: int,
+        events: int,
+        damaged: Sequence[str] = (),
+        problem: str = "",
+        chain: tuple[int, int, str] | None = None,
     ) -> None:
         self.segments: int = segments
         self.events: int = events  # in them
         self.damaged: Sequence[str] = damaged  # rows that cannot be read; a line each
         self.problem: str = problem  # what went wrong besides, with old segments
+        # Where the newest segment ends, boot and seq, and its head; None = nothing was written.
+        self.chain: tuple[int, int, str] | None = chain
 
 
 class SegmenterLink:
@@ -87,8 +94,13 @@ class SegmenterLink:
         while line.endswith(b"\n"):
             try:
                 answer = json.loads(line)
+                chain = answer["chain"]
                 return Sealed(
-                    answer["segments"], answer["events"], answer["damaged"], answer["problem"]
+                    answer["segments"],
+                    answer["events"],
+                    answer["damaged"],
+                    answer["problem"],
+                    None if chain is None else (chain[0], chain[1], chain[2]),
                 )
             except (ValueError, TypeError, KeyError):
                 if line.startswith(b'{"error"'):

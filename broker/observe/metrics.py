@@ -447,6 +447,12 @@ def _history(gauges: Mapping[str, int]) -> Iterable[Metric]:
     if "history_lag_ms" in gauges:
         lag_s = gauges["history_lag_ms"] / 1000
         yield _gauge("history_lag_seconds", "Age of the oldest event that is not exported", lag_s)
+    if "history_witness_failures" in gauges:
+        lost, failures = gauges["history_witness_lost_events"], gauges["history_witness_failures"]
+        told = "Events that the witness knew and the database lacked at this start"
+        yield _gauge("history_witness_lost_events", told, lost)
+        told = "Times that the witness could not be written; the log says why"
+        yield _counter("history_witness_failures", told, failures)
     size = gauges["history_outbox_bytes"]
     yield _gauge("history_outbox_bytes", "Bytes of the history in the database", size)
     for key, help in HISTORY_COUNTERS:

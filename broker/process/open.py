@@ -20,6 +20,7 @@ from broker.cluster.lead import Lead
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.location import Place
+from broker.history.witness_thread import WitnessThread
 from broker.loop.driver import Driver
 from broker.network.listeners import ListenError, Listeners, bind_problem
 from broker.observe.denials import NAME_CHARACTERS_MAX, Denials
@@ -125,6 +126,8 @@ class OpenBroker:
             self.pulse: Final = stack.enter_context(closing(Pulse(directory.pulse)))
             self.clock: Final = self._resume_clock()
             self.engine: Final = self._make_engine()
+            # Compared with the database before a new start is counted.
+            self.witness: Final[WitnessThread | None] = self._open_witness()
             self.recovery: Final[Recovery] = self._recover()
         except (StorageError, ListenError, ConfigError, AccessError) as problem:
             raise StartError(str(problem)) from None
@@ -234,11 +237,20 @@ class OpenBroker:
             new_instance=_new_instance,
         )
 
+    def _open_witness(self) -> WitnessThread | None:
+        """Open the witness of the history, if one is configured."""
+        path = self.config.shell.history_witness
+        if path is None or self.history is None:
+            return None
+        return WitnessThread(path, self.history.node, self.store, self.log)
+
     def _recover(self) -> Recovery:
         """Recover the engine from the rows of the database."""
         told_of = 0
         if self.history is not None:
             told_of = newest_boot(self.history.directory, self.history.node)
+        if self.witness is not None:
+            told_of = max(told_of, self.witness.newest_boot)
         try:
             recovery = self.engine.start(
                 self.clock.started_ms, alive_ms=self._alive_ms(), told_of=told_of

@@ -282,6 +282,7 @@ class Server:
             seal_s=shell.history_seal_s,
             log=self._log,
             unavailable=why_not(),
+            witness=self._opened.witness,
         )
         self._opened.stack.callback(self._exporter.close)
         self._driver.more_gauges = self._exporter.gauges

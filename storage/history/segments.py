@@ -3,7 +3,7 @@
 A segment holds events of one node, boot and hour without a hole. It appears under its name
 (`storage.history.segment_names`) complete and durable, or not at all; writing the same events again
 replaces it. Only one process at a time may write or remove segments in a directory. Needs the extra
-`history`.
+`history`. Read next: `storage.history.chain`, `storage.history.row_digest`.
 """
 
 import errno
@@ -22,9 +22,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage.history import chain
+from storage.history.chain import Chained, Link, Piece
 from storage.history.columns import ARROW_SCHEMA
 from storage.history.events import SCHEMA_VERSION
-from storage.history.segment_names import SegmentName, hours, names_in, parse_name, segment_path
+from storage.history.row_digest import digest_of, digest_of_columns
+from storage.history.segment_names import (
+    SegmentName,
+    hours,
+    names_in,
+    parse_name,
+    segment_names,
+    segment_path,
+)
 from storage.local import failpoint
 
 EVENTS_MAX: Final = 500_000  # per segment: about 10 MB, and 1 GB of memory while it is audited
@@ -59,6 +69,7 @@ class Footer:
     last_seq: int
     rows: int
     counts: dict[str, int]  # by event
+    link: Link | None = None  # None = it is not chained
 
 
 def split_for_segments(table: pa.Table) -> Iterator[pa.Table]:
@@ -73,11 +84,20 @@ def split_for_segments(table: pa.Table) -> Iterator[pa.Table]:
             yield table.slice(at, min(EVENTS_MAX, end - at))
 
 
-def write_segment(directory: Path, table: pa.Table, node: str, boot: int) -> Segment:
+def write_segment(
+    directory: Path,
+    table: pa.Table,
+    node: str,
+    boot: int,
+    *,
+    before: str = chain.NONE,
+    is_copy: bool = False,
+) -> tuple[Segment, str]:
     """Write events of one boot and hour, without a hole, as one segment. Durable on return.
 
-    Raises `SegmentError` when the file system refuses; then the segment is complete or absent, and
-    the same events can be written again.
+    Returns it and its head; `before` is the head of the segment before it. Raises `SegmentError`
+    when the file system refuses; then the segment is complete or absent, and the same events can be
+    written again.
     """
     assert table.num_rows > 0
     assert table.schema.equals(ARROW_SCHEMA), "columns other than ours"
@@ -97,6 +117,11 @@ def write_segment(directory: Path, table: pa.Table, node: str, boot: int) -> Seg
         "rows": table.num_rows,
         "counts": json.dumps(_counts(table)),
     }
+    digest = digest_of(table)
+    head = chain.head_of(node, boot, first_seq, last_seq, digest, before)
+    meta |= {"chain": chain.VERSION, "digest": digest, "before": before, "head": head}
+    if is_copy:
+        meta["copy"] = 1
     folder = path.parent
     unfinished = folder / f".{path.name}{_UNFINISHED}"
     try:
@@ -115,7 +140,7 @@ def write_segment(directory: Path, table: pa.Table, node: str, boot: int) -> Seg
         with suppress(OSError):  # a remaining file is removed when its hour is over
             unfinished.unlink()
         raise SegmentError(f"history segment {path}: {_reason(problem)}") from problem
-    return segment
+    return segment, head
 
 
 def _write(table: pa.Table, file: Any, meta: dict[str, str]) -> None:
@@ -144,7 +169,8 @@ def read_footer(path: Path) -> Footer:
         schema, boot, first_seq, last_seq, rows = (
             int(meta[_META + key]) for key in ("schema", "boot", "first_seq", "last_seq", "rows")
         )
-        footer = Footer(schema, meta[_META + "node"], boot, first_seq, last_seq, rows, counts)
+        node, link = meta[_META + "node"], _link(meta)
+        footer = Footer(schema, node, boot, first_seq, last_seq, rows, counts, link)
     except (OSError, pa.ArrowException, ValueError) as problem:
         raise SegmentError(f"history segment {path}: {_reason(problem)}") from problem
     except KeyError as problem:
@@ -152,6 +178,35 @@ def read_footer(path: Path) -> Footer:
     if metadata.num_rows != rows:
         raise SegmentError(f"history segment {path}: {metadata.num_rows} rows, expected {rows}")
     return footer
+
+
+def _link(meta: dict[str, str]) -> Link | None:
+    """Return what a footer says of the chain. Raises `KeyError`, `ValueError`."""
+    version = meta.get(_META + "chain")
+    if version is None:
+        return None
+    if version != chain.VERSION:
+        raise ValueError(f"chain {version}, this version knows {chain.VERSION}")
+    digest, before, head = (meta[_META + key] for key in ("digest", "before", "head"))
+    return Link(digest, before, head, is_copy=_META + "copy" in meta)
+
+
+def newest_piece(directory: Path, node: str) -> Piece | None:
+    """Return the last segment of `node`, which the next one follows; None = there is none.
+
+    The rows are read of a segment of an earlier version, which has no head. A damaged one has no
+    head: after it a chain begins anew.
+    """
+    newest: Segment | None = None
+    for segment in segment_names(directory, node):
+        if newest is None or (segment.boot, segment.last_seq) > (newest.boot, newest.last_seq):
+            newest = segment
+    if newest is None:
+        return None
+    _, piece = examine(newest)
+    if piece.is_readable and piece.link is None:
+        _, piece = examine(newest, thorough=True)
+    return piece
 
 
 @dataclass(frozen=True)
@@ -163,6 +218,8 @@ class Survey:
     events: int  # by the file names
     boots: int  # of all nodes
     nodes: int
+    pieces: list[Piece]
+    chained: Chained
 
 
 def verify(directory: Path, *, thorough: bool = False) -> list[str]:
@@ -173,13 +230,15 @@ def verify(directory: Path, *, thorough: bool = False) -> list[str]:
 def survey(directory: Path, *, thorough: bool = False) -> Survey:
     """Check every segment of a directory. Raises `SegmentError` if it cannot be listed.
 
-    Checks names, footers, and that each seq of a boot is there exactly once. `thorough` also reads
-    every event and the checksums of the pages (Parquet has none for its headers). Segments of a
-    node may have been removed by age, so nothing before the oldest one counts as missing. A segment
-    that the retention removes during the check is no problem.
+    Checks names, footers, that each seq of a boot is there exactly once, and the chain. `thorough`
+    also reads every event and the checksums of the pages (Parquet has none for its headers), and
+    compares the digests of the rows. Segments of a node may have been removed by age, so nothing
+    before the oldest one counts as missing. A segment that the retention removes during the check
+    is no problem.
     """
     problems: list[str] = []
     named: list[Segment] = []
+    pieces: list[Piece] = []
     try:
         folders = list(hours(directory))
         paths = [path for folder in folders for path in sorted(folder.iterdir())]
@@ -188,32 +247,53 @@ def survey(directory: Path, *, thorough: bool = False) -> Survey:
     for path in paths:
         segment = parse_name(path)
         if segment is not None:
-            found = check(segment, thorough=thorough)
+            found, piece = examine(segment, thorough=thorough)
             if not found or path.exists():
                 named.append(segment)
+                pieces.append(piece)
                 problems += found
         elif path.name[0] not in "._":  # readers of the directory skip such names
             problems.append(f"{path}: not a name of a segment")
     named.sort(key=lambda each: (each.node, each.boot, each.first_seq, each.last_seq))
+    chained = chain.follow(pieces, {})
     return Survey(
-        problems + list(_seq_problems(named)),
+        problems + list(_seq_problems(named)) + list(_chain_problems(chained)),
         len(named),
         sum(each.last_seq - each.first_seq + 1 for each in named),
         len({(each.node, each.boot) for each in named}),
         len({each.node for each in named}),
+        pieces,
+        chained,
     )
 
 
 def check(segment: Segment, *, thorough: bool = False) -> list[str]:
     """Return the problems with one segment: whether it is complete and agrees with its name."""
+    return examine(segment, thorough=thorough)[0]
+
+
+def examine(segment: Segment, *, thorough: bool = False) -> tuple[list[str], Piece]:
+    """Return the problems with one segment, and its part of the chain.
+
+    That has the digest of its rows if it is `thorough`. A changed footer or digest is no problem
+    here: the chain shows it.
+    """
+    names = segment.path.name, segment.node, segment.boot, segment.first_seq, segment.last_seq
+    digest = ""
     try:
         footer = read_footer(segment.path)
         found = list(_disagreements(segment, footer))
         if thorough:
-            found += _damage(segment, footer)
+            digest, table = _read(segment.path)
+            found += _damage(table, footer)
     except SegmentError as problem:
-        return [str(problem)]
-    return [f"{segment.path}: {problem}" for problem in found]
+        return [str(problem)], Piece(*names, is_readable=False)
+    except (pa.ArrowException, KeyError) as problem:
+        text = f"history segment {segment.path}: {_reason(problem)}"
+        return [text], Piece(*names, is_readable=False)
+    is_itself = not any(_disagreements(segment, footer))
+    piece = Piece(*names, link=footer.link, digest=digest, is_readable=is_itself)
+    return [f"{segment.path}: {problem}" for problem in found], piece
 
 
 def drop_older(directory: Path, node: str, keep_days: int, now_ms: int) -> list[Segment]:
@@ -301,19 +381,49 @@ def _disagreements(segment: Segment, footer: Footer) -> Iterator[str]:
         yield f"{footer.rows} rows, but {counted} by the counts of its footer"
 
 
-def _damage(segment: Segment, footer: Footer) -> Iterator[str]:
-    """Read every event of a segment; yield the differences from the footer."""
-    try:
-        with pq.ParquetFile(segment.path, page_checksum_verification=True) as file:
-            table = file.read()
-        seq = _numbers(table, "seq")
-        counts = _counts(table)
-    except (OSError, pa.ArrowException, KeyError) as problem:
-        raise SegmentError(f"history segment {segment.path}: {_reason(problem)}") from problem
-    if not np.array_equal(seq, np.arange(footer.first_seq, footer.last_seq + 1)):
+def _damage(table: pa.Table, footer: Footer) -> Iterator[str]:
+    """Yield how the events of a segment differ from its footer."""
+    if not np.array_equal(_numbers(table, "seq"), np.arange(footer.first_seq, footer.last_seq + 1)):
         yield "its events are not those of its footer"
-    if counts != footer.counts:
+    if _counts(table) != footer.counts:
         yield "its events are not as many of each kind as its footer says"
+
+
+def _read(path: Path) -> tuple[str, pa.Table]:
+    """Return the digest of a segment's rows, and their columns `seq` and `ev`.
+
+    Reads one column at a time, which takes little memory, and compares their checksums. Raises
+    `SegmentError`, `KeyError`.
+    """
+    kept: dict[str, pa.ChunkedArray] = {}
+
+    def columns(file: pq.ParquetFile) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
+        for field in file.schema_arrow:
+            column = file.read(columns=[field.name]).column(0)
+            if field.name in ("seq", "ev"):
+                kept[field.name] = column
+            yield field, column
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            digest = digest_of_columns(file.metadata.num_rows, columns(file))
+    except (OSError, pa.ArrowException) as problem:
+        raise SegmentError(f"history segment {path}: {_reason(problem)}") from problem
+    return digest, pa.table({name: kept[name] for name in ("seq", "ev")})
+
+
+def _chain_problems(chained: Chained) -> Iterator[str]:
+    """Yield where the chain does not hold, but not where events are missing: that is said."""
+    for each in chained.breaks:
+        piece, before = each.piece, each.before
+        if before is not None and before.boot == piece.boot:
+            if before.last_seq + 1 != piece.first_seq:
+                continue
+        after = "" if before is None else f", {before.name}"
+        yield (
+            f"{piece.node} boot {piece.boot}, from event {piece.first_seq} on: {each.what}"
+            f"{after}: {piece.name}"
+        )
 
 
 def _seq_problems(segments: list[Segment]) -> Iterator[str]:

@@ -23,11 +23,24 @@ def test_a_state_is_read_as_it_was_saved(spark: SparkSession, tmp_path: Path) ->
     totals = {"H1": {"checked": 3, "violated": 1, "unknown": 0}}
     first = batch_state.State().after([_segment(1, 9)], boots, gaps, totals)
     batch_state.save(spark, out, first)
-    second = first.after([_segment(10, 12)], boots, [], totals)
+    heads = {"n": {(1, 9): "ab", (1, 12): "cd"}}
+    second = first.after([_segment(10, 12)], boots, [], totals, heads)
+    assert second.heads_by_place == heads
     batch_state.save(spark, out, second)
     assert batch_state.load(spark, out) == second
     assert batch_state.load(spark, out, 0) == first
     assert batch_state.batches(spark, out) == [0, 1]
+
+
+def test_a_state_of_a_version_without_chains_knows_no_heads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batch_state.save(spark, str(tmp_path), batch_state.State().after([], [], [], {}))
+    (path,) = (tmp_path / "state").glob("*.json")
+    values = json.loads(path.read_text())
+    assert values.pop("heads") == {}
+    path.write_text(json.dumps(values))
+    assert batch_state.load(spark, str(tmp_path)).heads_by_place == {}
 
 
 def test_a_segment_of_an_older_hour_is_new_until_it_is_consumed() -> None:

@@ -90,6 +90,30 @@ def test_a_time_that_is_over_before_it_begins_is_refused(
     assert "no time lies between" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ((), "witness: damaged, or not a witness of a history"),
+        (("--from", "2026-01-01T00"), "--witness takes the whole history, without --from and --to"),
+    ],
+)
+def test_a_witness_that_cannot_be_compared_is_one_line(
+    options: tuple[str, ...],
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "_need", lambda options: None)  # with or without Java
+    (tmp_path / "witness").write_bytes(b"torn")
+    out, witness = str(tmp_path / "out"), str(tmp_path / "witness")
+    history = ("run", "--history", str(tmp_path), "--out", out, "--witness", witness)
+    assert call(*history, *options) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("holdfast audit: ") and line.endswith(problem)
+    assert not Path(out).exists()
+
+
 def test_a_broken_package_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from audit.checks.verdict import INVARIANTS
 from audit.report import page
 from audit.run import Verdict, run
 from broker.operations.control_socket import ControlError, ask
+from storage.history.witness import Mark, Witness, read
 from storage.tables.tables import HISTORY, scan_all
 from tests.audit.real_broker import MosquittoStream, Paho, recording, rows, whole_history
 from tests.broker.operations.damage.databases import opened
@@ -28,9 +30,9 @@ KILLS = 3
 MESSAGES = 20
 
 
-def audit(spark: SparkSession, history: Path, out: Path) -> Verdict:
+def audit(spark: SparkSession, history: Path, out: Path, *witnesses: Witness) -> Verdict:
     """Audit a history."""
-    return run(spark, str(history), str(out), progress=lambda line: None)
+    return run(spark, str(history), str(out), progress=lambda line: None, witnesses=witnesses)
 
 
 def told(verdict: Verdict) -> dict[str, str]:
@@ -51,7 +53,7 @@ def picture_of(spark: SparkSession, out: Path, verdict: Verdict) -> str:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The history, at `full`, of a broker that was killed in streams at QoS 2."""
     directory = tmp_path_factory.mktemp("killed")
-    broker = recording(directory / "broker", node="killed")
+    broker = recording(directory / "broker", node="killed", WITNESS=str(directory / "witness"))
     broker.start()
     try:
         stream = MosquittoStream(broker, "mosquitto", "stream")
@@ -150,9 +152,21 @@ def test_a_kill_in_a_stream_at_qos_2_is_no_violation(
     received = [row["msg"] for row in completed if row["client_id"] == "receiver"]
     assert len(received) > len(set(received)), "no crash took the end of an exchange"
     assert 1 in inflight_after_boot(killed, "receiver")
-    verdict = audit(spark, killed, tmp_path / "out")
+    witness = read(killed.with_name("witness"))
+    newest = witness.newest
+    assert newest is not None
+    assert newest.boot == 2 * KILLS + 1
+    verdict = audit(spark, killed, tmp_path / "out", witness)
     assert told(verdict) == {}
     assert (verdict.status, verdict.exit_code) == ("ok", 0)
+    chain = verdict.document["invariants"]["H1"]["facts"]["chain"]
+    assert (chain["not_chained"], chain["unproven_files"], chain["witness_ahead"]) == (0, [], [])
+    assert chain["chained"] == verdict.document["segments"] > KILLS
+    # Nothing is new for the next run, and a witness that knows more is compared all the same.
+    more = replace(witness, marks=(*witness.marks, Mark(99, 5, 5, "head")))
+    again = audit(spark, killed, tmp_path / "out", more)
+    assert (again.status, again.exit_code) == ("violated", 2)
+    assert again.document["invariants"]["H1"]["witnesses"][0]["to"] == {"boot": 99, "seq": 5}
 
 
 def test_the_books_of_a_broker_that_lived_some_seconds_are_told_before_its_end(

@@ -19,6 +19,7 @@ from storage.history.events import CHECK_BITS, UNSTORED
 from tests.audit.generate.oracle import ACCUSATIONS, Oracle
 from tests.audit.real_broker import recording, whole_history
 from tests.audit.real_life import KILLS, live
+from tests.storage.history.forging import rechain
 
 pytestmark = [
     pytest.mark.ci,
@@ -78,7 +79,10 @@ def summed(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[int]]:
 
 
 def rewrite(history: Path, changes: dict[tuple[int, int], Change]) -> None:
-    """Change columns of the rows (boot, seq) in their segments."""
+    """Change columns of the rows (boot, seq) in their segments, and write the chain anew.
+
+    So the rows alone have to show the lie.
+    """
     left = dict(changes)
     for path in history.rglob("*.parquet"):
         table = pq.read_table(path, partitioning=None)
@@ -89,6 +93,7 @@ def rewrite(history: Path, changes: dict[tuple[int, int], Change]) -> None:
                 row.update(left.pop((row["boot"], row["seq"])))
             pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
     assert not left
+    rechain(history)
 
 
 def swap_two_deliveries(oracle: Oracle) -> tuple[dict[tuple[int, int], Change], set[Any]]:

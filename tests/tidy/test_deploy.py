@@ -35,7 +35,9 @@ DEPLOY: Final = ROOT / "deploy"
 def metric_names() -> set[str]:
     """Return every metric the broker exports, by the name of its samples."""
     history = ("history_exporting", "history_lag_ms", "history_outbox_bytes", "history_level")
-    keys = [*(each[0] for each in GAUGES), *history, *(each[0] for each in HISTORY_COUNTERS)]
+    witness = ("history_witness_lost_events", "history_witness_failures")
+    of_history = (*history, *witness, *(each[0] for each in HISTORY_COUNTERS))
+    keys = [*(each[0] for each in GAUGES), *of_history]
     snapshot = Snapshot(
         dict.fromkeys(keys, 0),
         connections={},

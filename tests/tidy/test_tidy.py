@@ -153,6 +153,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker": "sockets, files, threads, clocks, the operator",
     "storage.history.segment_names": "lists directories",
     "storage.history.segments": "writes and reads files",
+    "storage.history.witness": "writes and reads a file",
     "storage.local": "the disk of this machine",
     "storage.replicated.kafka": "the servers of Kafka",
     "storage.replicated.kafka_log": "the threads that talk to them",

@@ -64,3 +64,23 @@ def test_one_is_not_many() -> None:
     assert words.plural(1, "crash", "crashes") == "1 crash"
     assert words.plural(2000, "crash", "crashes") == "2,000 crashes"
     assert words.plural(0, "session") == "0 sessions"
+
+
+def test_what_a_chain_does_not_prove_is_said() -> None:
+    assert words.chain_words({"invariants": {"H1": {"facts": {}}}}) == []
+    assert words.chain_words({"invariants": {}}) == []
+    place = {"from": {"boot": 4, "seq": 3}, "to": {"boot": 4, "seq": 5}}
+    chain = {
+        "chained": 5,
+        "not_chained": 2,
+        "not_chained_files": ["one\n.parquet", "two.parquet"],
+        "not_read": 3,
+        "unproven_files": ["three.parquet"],
+        "witness_ahead": [{"node": "edge", "what": "they were not exported", **place}],
+    }
+    assert words.chain_words({"invariants": {"H1": {"facts": {"chain": chain}}}}) == [
+        "not chained: 2 of 7 segments: one␊.parquet ...",
+        "the chain of 3 segments was not read: they are on no local disk",
+        "the chain proves nothing behind a damaged or copied segment: three.parquet",
+        "edge, boot 4, events 3 to 5: they were not exported",
+    ]

@@ -42,6 +42,18 @@ def test_an_export_has_everything_once_and_leaves_all_as_it_was(
     assert after == before
 
 
+@pytest.mark.parametrize(("name", "is_copy"), [("out", True), ("data/history", False)])
+def test_a_segment_made_by_an_export_follows_the_others_and_says_where_it_is_from(
+    config: Config, tmp_path: Path, name: str, is_copy: bool
+) -> None:
+    export(config, str(tmp_path / name))
+    links = [segments.read_footer(each.path).link for each in segment_names(tmp_path / name)]
+    first, second = (link for link in links if link is not None)
+    assert (first.is_copy, second.is_copy) == (False, is_copy)
+    assert second.before == first.head
+    assert segments.verify(tmp_path / name, thorough=True) == []
+
+
 def test_an_export_says_what_it_cannot_do(config: Config, tmp_path: Path) -> None:
     place = DataDirectory(config.shell.data_dir)
     try:

@@ -46,7 +46,9 @@ class Shelf:
             raise SegmenterFailed("no space")
         self.sealed.append([(boot, first_seq) for boot, first_seq, _ in self.sent])
         self.sent = []
-        return Sealed(1, len(self.sealed[-1]))
+        boot, last_seq = self.sealed[-1][-1]
+        chain = (boot, last_seq, f"head {len(self.sealed)}")
+        return Sealed(1, len(self.sealed[-1]), chain=chain)
 
     def end(self) -> None:
         self.ended += 1

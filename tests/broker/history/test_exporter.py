@@ -3,16 +3,19 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.history import exporter as exporting
 from broker.history.exporter import Exporter, why_not
+from broker.history.witness_thread import WitnessThread
 from mqtt.packets import Puback, Suback
 from session.settings import Settings
 from storage.history import events
 from storage.history.packed_rows import expand, history_key, split_history_key, unpack
+from storage.history.witness import read
 from storage.tables.tables import HISTORY, scan_all, seal, unseal
 from tests.broker.history.test_export_thread import Shelf
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
@@ -32,6 +35,8 @@ class Exporting:
             "seal_s": 0.0,
             **changes,
         }
+        if witnesses := limits.pop("witness", None):
+            limits["witness"] = witnesses[0]
         self.exporter = Exporter(
             broker.store,
             broker.engine.outbox,
@@ -303,6 +308,48 @@ def test_at_the_end_what_is_left_is_exported_and_deleted() -> None:
         assert made.shelf.sealed
 
     scenario(play, seal_s=1000.0)
+
+
+def test_the_witness_is_told_what_is_durable_and_what_is_exported(tmp_path: Path) -> None:
+    path = tmp_path / "witness"
+    witnesses: list[WitnessThread] = []
+
+    def before(broker: InsideBroker) -> None:
+        witnesses.append(WitnessThread(str(path), "edge", broker.store, broker.log))
+
+    async def play(made: Exporting) -> None:
+        gauges = made.exporter.gauges()
+        assert (gauges["history_witness_lost_events"], gauges["history_witness_failures"]) == (0, 0)
+        await made.publish(3)
+        await made.until_empty()
+        last = made.shelf.sealed[-1][-1]
+        made.exporter.close()
+        (mark,) = read(path).marks
+        assert (mark.boot, mark.exported) == last
+        assert mark.head == f"head {len(made.shelf.sealed)}"
+        assert mark.seq >= mark.exported
+        assert 0 < mark.at_ms <= made.broker.driver.now
+
+    scenario(play, before=before, witness=witnesses)
+
+
+def test_at_the_end_the_witness_is_told_what_is_not_exported(tmp_path: Path) -> None:
+    path = tmp_path / "witness"
+    witnesses: list[WitnessThread] = []
+
+    def before(broker: InsideBroker) -> None:
+        witnesses.append(WitnessThread(str(path), "edge", broker.store, broker.log))
+
+    async def play(made: Exporting) -> None:
+        await made.publish(3)
+        engine = made.broker.engine
+        await made.broker.until(lambda: engine.durable >= engine.written)
+        made.exporter.close()  # before the next beat
+        last = made.rows()[-1]
+        (mark,) = read(path).marks
+        assert ((mark.boot, mark.seq), mark.exported) == (last, 0)
+
+    scenario(play, before=before, witness=witnesses, seal_s=3600.0)
 
 
 def test_at_the_end_a_failure_leaves_it_for_the_next_start() -> None:

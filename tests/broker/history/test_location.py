@@ -73,3 +73,14 @@ def test_a_directory_that_is_none_is_refused_with_the_key(tmp_path: Path) -> Non
     location.check(settings)
     assert not (tmp_path / "new").exists()
     assert location.settle(settings).directory.is_dir()
+
+
+def test_a_witness_that_is_a_directory_is_refused_with_the_key(tmp_path: Path) -> None:
+    settings = shell(tmp_path)
+    settings.history_witness = str(tmp_path)
+    for use in (location.check, location.settle):
+        with pytest.raises(ConfigError, match=r"witness = '.*': a directory, expected a file"):
+            use(settings)
+    # A volume that is away is told of at the start, which goes on.
+    settings.history_witness = str(tmp_path / "away" / "witness")
+    location.check(settings)

@@ -32,13 +32,19 @@ class Written:
         self.exported = exported or {}
         self.segmenter = Segmenter(self.write, self.newest, events_max=events_max)
 
-    def write(self, boot: int, rows: list[Row]) -> None:
+    def write(self, boot: int, rows: list[Row]) -> str:
         last = rows[-1].first_seq + rows[-1].events - 1
         self.segments.append((boot, rows[0].first_seq, last))
+        return f"head {len(self.segments)}"
 
     def newest(self, boot: int) -> int:
         self.asked.append(boot)
         return self.exported.get(boot, 0)
+
+
+def answer(segments: int, count: int, chain: tuple[int, int, str] | None) -> dict[str, object]:
+    """Return the answer to a seal without damage."""
+    return {"segments": segments, "events": count, "damaged": [], "chain": chain}
 
 
 def test_rows_are_one_segment_until_it_is_sealed() -> None:
@@ -46,9 +52,9 @@ def test_rows_are_one_segment_until_it_is_sealed() -> None:
     written.segmenter.add(3, 1, packed(1, 4))
     written.segmenter.add(3, 5, packed(5))
     assert written.segments == []
-    assert written.segmenter.seal() == {"segments": 1, "events": 5, "damaged": []}
+    assert written.segmenter.seal() == answer(1, 5, (3, 5, "head 1"))
     assert written.segments == [(3, 1, 5)]
-    assert written.segmenter.seal() == {"segments": 0, "events": 0, "damaged": []}
+    assert written.segmenter.seal() == answer(0, 0, None)
 
 
 def test_a_segment_ends_with_its_boot_its_hour_its_size_and_where_events_are_missing() -> None:
@@ -60,18 +66,18 @@ def test_a_segment_ends_with_its_boot_its_hour_its_size_and_where_events_are_mis
     add(2, 3, packed(3, 3, START_MS + HOUR_MS))
     add(2, 6, packed(6, 9, START_MS + HOUR_MS))  # a row is never divided
     add(2, 20, packed(20, now_ms=START_MS + HOUR_MS))
-    answer = written.segmenter.seal()
+    sealed = written.segmenter.seal()
     assert written.segments == [(1, 1, 1), (2, 1, 1), (2, 2, 5), (2, 6, 14), (2, 20, 20)]
-    assert (answer["segments"], answer["events"]) == (5, 16)
+    assert sealed == answer(5, 16, (2, 20, "head 5"))
 
 
 def test_what_a_segment_has_is_not_written_again() -> None:
     written = Written({1: 9})
     for first_seq in (5, 9, 10):
         written.segmenter.add(1, first_seq, packed(first_seq))
-    assert written.segmenter.seal() == {"segments": 1, "events": 1, "damaged": []}
+    assert written.segmenter.seal() == answer(1, 1, (1, 10, "head 1"))
     written.segmenter.add(1, 10, packed(10))
-    assert written.segmenter.seal() == {"segments": 0, "events": 0, "damaged": []}
+    assert written.segmenter.seal() == answer(0, 0, None)
     assert written.segments == [(1, 10, 10)]
     assert written.asked == [1]
 
@@ -82,9 +88,8 @@ def test_a_damaged_row_is_named_and_left_out() -> None:
     written.segmenter.add(1, 2, packed(2)[:-1])
     written.segmenter.add(1, 3, packed(4))  # another row's value
     written.segmenter.add(1, 4, packed(4))
-    answer = written.segmenter.seal()
+    damaged = written.segmenter.seal()["damaged"]
     assert written.segments == [(1, 1, 1), (1, 4, 4)]
-    damaged = answer["damaged"]
     assert isinstance(damaged, list)
     assert [line.partition(":")[0] for line in damaged] == [
         "boot 1, from event 2 on",
@@ -103,6 +108,7 @@ def test_every_seal_is_answered_with_what_could_not_be_tidied() -> None:
     answers = io.StringIO()
     serve(written.segmenter, io.BytesIO(source), answers, tidy=lambda: "no right")
     lines = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert [line.pop("chain") for line in lines] == [[1, 1, "head 1"], [1, 2, "head 2"]]
     assert lines == 2 * [{"segments": 1, "events": 1, "damaged": [], "problem": "no right"}]
 
 

@@ -57,6 +57,15 @@ def test_a_second_process_waits_for_the_first_and_writes_nothing_twice(tmp_path:
     assert (sealed.segments, sealed.events) == (0, 0)
     second.end()
     assert len(list(segment_names(tmp_path / "history"))) == 2
+    third = link(tmp_path)
+    third.send([(2, 1, packed(1))])
+    sealed = third.seal()
+    third.end()
+    newest = segments.newest_piece(tmp_path / "history", "edge")
+    assert newest is not None
+    assert sealed.chain == (2, 1, newest.head)
+    found = segments.survey(tmp_path / "history", thorough=True)
+    assert (found.problems, found.chained.chained, len(found.chained.begins)) == ([], 3, 1)
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> No
             "history_export_failures": 2,
             "history_segments": 2,
             "history_level": 2,
+            "history_witness_lost_events": 5,
+            "history_witness_failures": 4,
         }
         samples = other.scrape()
     finally:
@@ -176,6 +178,8 @@ def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> No
     assert samples["holdfast_history_gap_events_total", ()] == 3
     assert samples["holdfast_history_export_failures_total", ()] == 2
     assert samples["holdfast_history_segments_total", ()] == 2
+    assert samples["holdfast_history_witness_lost_events", ()] == 5
+    assert samples["holdfast_history_witness_failures_total", ()] == 4
     levels = {
         dict(labels)["level"]: value
         for (name, labels), value in samples.items()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from storage.history import segments
 from storage.history.segment_names import segment_names
+from storage.history.witness import read
 from tests.broker.process.starts import hide_pyarrow
 from tests.durability.process import ROOT, BrokerProcess, holdfast
 from tests.durability.rawclient import RawClient
@@ -224,3 +226,46 @@ def test_a_directory_that_cannot_be_used_is_one_line_with_its_key(
         assert result.stderr == (
             f"holdfast: history.dir = '{tmp_path}/file': {tmp_path}/file is not a directory\n"
         )
+
+
+def test_a_disk_that_lies_is_found_by_the_next_start_and_by_the_history(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The data directory goes back to an earlier state, all of it; the witness lies elsewhere."""
+    place = tmp_path / "other" / "witness"
+    place.parent.mkdir()
+    broker.env["HOLDFAST__HISTORY__WITNESS"] = str(place)
+    broker.start()
+    publish(broker, 3)
+    assert broker.stop() == 0
+    (first,) = read(place).marks
+    assert first.seq == first.exported > 3 and first.head
+    aside = tmp_path / "aside"
+    shutil.copytree(broker.data_dir, aside)
+    broker.start()  # nothing is lost: nothing is said
+    publish(broker, 3)
+    broker.kill()
+    broker.start()
+    assert "history_witness" not in broker.log()
+    assert broker.metrics()["holdfast_history_witness_lost_events"] == 0
+    assert broker.metrics()["holdfast_history_witness_failures_total"] == 0
+    assert broker.stop() == 0
+    verify = ("history", "verify", "--witness", str(place))
+    status, out, err = holdfast_command(broker, *verify)
+    assert (status, err) == (0, ""), out
+    known = read(place).marks
+    assert [mark.boot for mark in known][-1] == 3
+    shutil.rmtree(broker.data_dir)
+    shutil.copytree(aside, broker.data_dir)
+    broker.start()
+    assert broker.log().count('"history_witness_lost"') == 1
+    assert broker.metrics()["holdfast_history_witness_lost_events"] == sum(
+        mark.seq for mark in known[1:]
+    )
+    assert broker.stop() == 0
+    assert read(place).marks[:-1] == known
+    newest = read(place).newest
+    assert newest is not None and newest.boot == 4
+    status, out, err = holdfast_command(broker, *verify)
+    assert (status, err) == (2, "")
+    assert f"edge boot 3, events 1 to {known[-1].exported}: they were exported, and" in out

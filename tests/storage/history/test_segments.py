@@ -12,12 +12,15 @@ import pytest
 
 from storage.history import events, segments
 from storage.history import packed_rows as rows
+from storage.history.chain import Link, head_of
 from storage.history.columns import ARROW_SCHEMA, expand_table
+from storage.history.row_digest import digest_of
 from storage.history.segment_names import segment_names
 from storage.history.segments import (
     Segment,
     SegmentError,
     drop_older,
+    newest_piece,
     read_footer,
     split_for_segments,
     survey,
@@ -26,6 +29,7 @@ from storage.history.segments import (
 )
 from tests.stand_in import replace_in
 from tests.storage.history.history_cases import NODE, NOW_MS, Tick, everything_else, run_of_messages
+from tests.storage.log_cases import GOLDEN
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -41,7 +45,8 @@ def table_of(first_seq: int = 1, *, boot: int = 1, now_ms: int = NOW_MS, size: i
 
 def write(directory: Path, first_seq: int = 1, **options: int) -> Segment:
     """Write a segment of three events, or as told."""
-    return write_segment(directory, table_of(first_seq, **options), NODE, options.get("boot", 1))
+    table = table_of(first_seq, **options)
+    return write_segment(directory, table, NODE, options.get("boot", 1))[0]
 
 
 def rewrite(segment: Segment, meta: dict[str, str] | None = None, rows: int | None = None) -> None:
@@ -79,7 +84,7 @@ def test_a_segment_lies_under_its_hour_and_is_named_after_its_events(tmp_path: P
 def test_a_segment_holds_what_was_written(tmp_path: Path) -> None:
     rows = [everything_else().row(1), run_of_messages().row(9)]
     table = expand_table(rows, NODE, 1)
-    segment = write_segment(tmp_path, table, NODE, 1)
+    segment, _ = write_segment(tmp_path, table, NODE, 1)
     read = pq.read_table(segment.path, partitioning=None)
     assert read.schema.equals(ARROW_SCHEMA)
     assert read.to_pylist() == table.to_pylist()
@@ -87,7 +92,8 @@ def test_a_segment_holds_what_was_written(tmp_path: Path) -> None:
 
 
 def test_the_footer_says_what_is_inside(tmp_path: Path) -> None:
-    segment = write_segment(tmp_path, expand_table([run_of_messages().row(9)], NODE, 2), NODE, 2)
+    table = expand_table([run_of_messages().row(9)], NODE, 2)
+    segment, head = write_segment(tmp_path, table, NODE, 2, before="the one before")
     counts = {
         "msg_accepted": 3,
         "msg_enqueued": 6,
@@ -96,7 +102,10 @@ def test_the_footer_says_what_is_inside(tmp_path: Path) -> None:
         "msg_delivered": 2,
     }
     footer = read_footer(segment.path)
-    assert footer == segments.Footer(1, NODE, 2, 9, 25, 17, counts)
+    digest = digest_of(pq.read_table(segment.path, partitioning=None))
+    link = Link(digest, "the one before", head_of(NODE, 2, 9, 25, digest, "the one before"))
+    assert footer == segments.Footer(1, NODE, 2, 9, 25, 17, counts, link)
+    assert head == link.head
     written = pq.read_metadata(segment.path).metadata
     ours = {k.decode(): v.decode() for k, v in written.items() if k.startswith(b"holdfast.")}
     assert json.loads(ours.pop("holdfast.counts")) == counts
@@ -107,7 +116,32 @@ def test_the_footer_says_what_is_inside(tmp_path: Path) -> None:
         "holdfast.first_seq": "9",
         "holdfast.last_seq": "25",
         "holdfast.rows": "17",
+        "holdfast.chain": "1",
+        "holdfast.digest": link.digest,
+        "holdfast.before": link.before,
+        "holdfast.head": link.head,
     }
+
+
+@pytest.mark.parametrize(
+    ("golden", "head"),
+    [
+        ("segment-v1.parquet", ""),
+        ("segment-v2.parquet", "c0befda8aa593020a9d7f894c4ada5d9751590d0ac9a25a63a8736f97b61689c"),
+    ],
+)
+def test_segments_of_all_versions_are_read(tmp_path: Path, golden: str, head: str) -> None:
+    """The first version has no chain."""
+    path = tmp_path / FOLDER / f"{NODE}-00000001-0000000000000001-0000000000000025.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes((GOLDEN / golden).read_bytes())
+    found = survey(tmp_path, thorough=True)
+    assert (found.problems, found.segments, found.events) == ([], 1, 25)
+    link = read_footer(path).link
+    assert head == ("" if link is None else link.head)
+    newest = newest_piece(tmp_path, NODE)
+    assert newest is not None
+    assert newest.head == (head or newest.implied) != ""
 
 
 def test_many_long_names_are_written_once_each(tmp_path: Path) -> None:
@@ -116,7 +150,7 @@ def test_many_long_names_are_written_once_each(tmp_path: Path) -> None:
     for number in range(40):
         who = f"{number}".ljust(65_000, "x") + "\0"
         tick.record(events.MSG_PERSISTED, rows.HAS_MSG, who=who, n=10, words={4: 1})
-    segment = write_segment(tmp_path, expand_table([tick.row()], NODE, 1), NODE, 1)
+    segment, _ = write_segment(tmp_path, expand_table([tick.row()], NODE, 1), NODE, 1)
     columns = pq.read_metadata(segment.path).row_group(0)
     sizes = {
         columns.column(at).path_in_schema: columns.column(at).total_uncompressed_size
@@ -253,6 +287,7 @@ def test_a_torn_file_is_named(tmp_path: Path, kept: int) -> None:
         ("first_seq", "2", "first_seq is 1 by its name and 2 by its footer"),
         ("last_seq", "4", "last_seq is 3 by its name and 4 by its footer"),
         ("counts", '{"msg_acked": 2}', "3 rows, but 2 by the counts of its footer"),
+        ("chain", "2", "chain 2, this version knows 1"),
         ("schema", "2", "schema 2, this version knows 1"),
         ("rows", "4", "3 rows, expected 4"),
         ("rows", "many", "invalid literal for int"),
@@ -301,11 +336,12 @@ def test_other_events_than_the_footer_says_are_noticed_by_reading_them(tmp_path:
     assert verify(tmp_path, thorough=True) == [
         f"{segment.path}: its events are not those of its footer",
         f"{segment.path}: its events are not as many of each kind as its footer says",
+        f"{NODE} boot 1, from event 1 on: its rows were changed: {segment.path.name}",
     ]
 
 
 def test_damaged_events_are_noticed_by_reading_them(tmp_path: Path) -> None:
-    segment = write_segment(tmp_path, table_of(size=1000), NODE, 1)
+    segment, _ = write_segment(tmp_path, table_of(size=1000), NODE, 1)
     whole = segment.path.read_bytes()
     row_group: Any = pq.read_metadata(segment.path).row_group(0)
     for index in range(row_group.num_columns):
@@ -427,7 +463,7 @@ def test_unfinished_segments_go_with_their_hour(tmp_path: Path) -> None:
 def test_what_is_another_nodes_stays_finished_or_not(tmp_path: Path) -> None:
     """Does a broker that shares the directory remove what its neighbour keeps for longer?"""
     mine = write(tmp_path)
-    theirs = write_segment(tmp_path, table_of(), "other", 1)
+    theirs, _ = write_segment(tmp_path, table_of(), "other", 1)
     at_work = theirs.path.parent / f".other-{mine.path.name.partition('-')[2]}.unfinished"
     at_work.write_bytes(b"PAR1")
     assert facts(drop_older(tmp_path, NODE, 1, NOW_MS + 10 * DAY_MS)) == facts([mine])
