@@ -79,7 +79,7 @@ def steps(picture: Picture) -> list[Step]:
     return [
         Step(
             check.id,
-            check.violated,
+            check.violated - check.suppressed,
             check.name,
             FIRST.get(check.id, FIRST_ELSE),
             causes(check.id),

@@ -256,7 +256,8 @@ def test_the_page_fits_every_window_asks_nobody_and_axe_finds_nothing(
         assert page.evaluate("document.title").startswith("Session audit")
         assert page.complaints() == []
         assert page.requests() == [path.as_uri()]
-        if (width < 600) == dark:  # both schemes and both widths; axe takes seconds
+        # Both schemes and both widths; axe takes seconds, and the other pages have no other parts.
+        if (width < 600) == dark and name in ("tiny", "violated", "uneven"):
             assert page.violations() == []
 
 
