@@ -1,9 +1,11 @@
-"""The command line: `holdfast audit run | watch | doctor`.
+"""The command line: `holdfast audit run | watch | explain | diff | views | doctor`.
 
 Exit status: 0 = ok, 2 = violated, 3 = unknown: the verdict. 1 = no verdict, because the audit
-failed; 64 = wrong usage (the usual 2 would look like a verdict); 130 = interrupted. Progress goes
-to stderr, the verdict to stdout. Heavy modules are imported only when needed, and those of the
-extra only after a check that it is installed.
+failed; 4 = ok, but it could not be told (--textfile, --webhook); 64 = wrong usage (the usual 2
+would look like a verdict); 130 = interrupted. Progress goes to stderr, the verdict to stdout.
+
+Heavy modules are imported only when needed, and those of the extra only after a check that it is
+installed.
 """
 
 import argparse
@@ -24,9 +26,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from audit import doctor
 
 if TYPE_CHECKING:
+    from audit.checks.suppressions import Rule
     from audit.run import Progress
 
 EXIT_FAILED: Final = 1
+EXIT_DIFFERS: Final = 2  # of `diff`
+EXIT_UNTOLD: Final = 4  # ok, but --textfile or --webhook failed
 EXIT_USAGE: Final = 64  # EX_USAGE of sysexits.h
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
@@ -42,7 +47,8 @@ _MASTER: Final = re.compile(
 _SIGNS: Final = {"ok": "✓", "warning": "!", "missing": "✕"}
 _EPILOG: Final = (
     "Exit status: 0 ok, 2 violated, 3 unknown; 1 no verdict (it could not be done), "
-    "64 asked for in a wrong way, 130 interrupted. More in docs/audit.md."
+    "4 ok, but --textfile or --webhook failed, 64 asked for in a wrong way, 130 interrupted. "
+    "More in docs/audit.md."
 )
 
 
@@ -99,11 +105,43 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         help="look again so often (60s, 5m) until interrupted; without it: once, what is there",
     )  # fmt: skip
     watch.set_defaults(run=run_watch)
+    _add_lookups(actions)
     check = actions.add_parser("doctor", help="say what an audit needs, and how to get it")
     check.add_argument("--history", metavar="DIR", help="look at this history, too")
     check.add_argument("--out", metavar="DIR", default=OUT_DEFAULT, help=argparse.SUPPRESS)
     check.set_defaults(run=run_doctor)
     return parser
+
+
+def _add_lookups(actions: "argparse._SubParsersAction[_Parser]") -> None:
+    explain = actions.add_parser(
+        "explain", help="say what became of a message or a session; needs no Spark"
+    )
+    explain.add_argument("--history", metavar="DIR", required=True,
+                         help="folder of the segments: a path, or s3://")  # fmt: skip
+    which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("--message", metavar="ID", type=_id, help="as the history names it: msg")
+    which.add_argument("--session", metavar="ID", type=_id, help="as the history names it: session")
+    explain.add_argument("--node", metavar="NODE", help="of this broker only")
+    explain.set_defaults(run=run_explain)
+    diff = actions.add_parser(
+        "diff", help="compare two folders of results, or two nodes of a history",
+        epilog="Exit status: 0 nothing differs, 2 something does, 1 it could not be compared, "
+        "64 asked for in a wrong way.",
+    )  # fmt: skip
+    diff.add_argument(
+        "a", metavar="A", help="a folder of results (--out), or with --history a node"
+    )
+    diff.add_argument("b", metavar="B", help="another one")
+    diff.add_argument("--history", metavar="DIR", help="compare two of its nodes")
+    diff.add_argument("--tolerance", metavar="SHARE", type=_share, default=0.05,
+                      help="by which rows per accepted message may differ (0.05)")  # fmt: skip
+    diff.set_defaults(run=run_diff)
+    views = actions.add_parser("views", help="print SQL that makes views of the tables of results")
+    views.add_argument("--out", metavar="DIR", default=OUT_DEFAULT,
+                       help=f"the results ({OUT_DEFAULT})")  # fmt: skip
+    views.add_argument("--dialect", choices=("duckdb", "spark"), default="duckdb")
+    views.set_defaults(run=run_views)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +155,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--horizon", metavar="SECONDS", type=_seconds,
                         help="what is owed for longer to a session that could have had it is "
                         "lost (300)")  # fmt: skip
+    parser.add_argument("--verdict-only", action="store_true",
+                        help="no tables, no report: the verdict alone")  # fmt: skip
+    parser.add_argument("--suppressions", metavar="FILE",
+                        help="TOML: which violations do not count, and why")  # fmt: skip
+    parser.add_argument("--textfile", metavar="FILE", type=Path,
+                        help="write the verdict as metrics for Prometheus, too")  # fmt: skip
+    parser.add_argument("--webhook", metavar="URL", type=_url, help="POST the verdict there, too")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
@@ -135,6 +180,30 @@ def _seconds(text: str) -> int:
     if not number.isdecimal() or int(number) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: expected 60, 60s, 5m or 1h")
     return int(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+
+
+def _id(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of a message or session")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: expected 0 to 1")
+    return share
+
+
+def _url(text: str) -> str:
+    from audit.outgoing import webhook
+
+    if not webhook.is_url(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no URL: expected https://HOST/PATH")
+    return text
 
 
 def _memory(text: str) -> str:
@@ -164,6 +233,7 @@ def run_once(options: argparse.Namespace) -> int:
         raise AuditError("--witness takes the whole history, without --from and --to")
     _need(options)
     witnesses = _witnesses(options.witness)
+    rules = _rules(options)
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
         from audit.database.reader import SourceError
@@ -174,21 +244,23 @@ def run_once(options: argparse.Namespace) -> int:
                 spark, options.history, options.out, options.start, options.end,
                 progress=progress, settings=_settings(options), from_db=options.from_db,
                 witnesses=witnesses,
+                wishes=_wishes(options, rules),
             )  # fmt: skip
         except runs.NothingToAudit as problem:
             hours = options.start is not None or options.end is not None
             raise AuditError(f"{problem}{' of these hours' * hours}") from None
         except SourceError as problem:
             raise AuditError(str(problem)) from None
-        place = _report(spark, options.out, verdict.document, time.monotonic() - began)
+        place = _report(spark, options, verdict.document, time.monotonic() - began)
     _say(verdict.document, place)
-    return verdict.exit_code
+    return _tell(options, verdict.document, place, verdict.exit_code)
 
 
 def run_watch(options: argparse.Namespace) -> int:
     """Audit a history as a stream; return the worst verdict of all its batches."""
     began = time.monotonic()
     _need(options)
+    rules = _rules(options)
     with _only_one(options.out), _spark(options) as spark:
         from audit import stream
 
@@ -197,14 +269,16 @@ def run_watch(options: argparse.Namespace) -> int:
 
         def done(document: dict[str, Any], exit_code: int) -> None:
             nonlocal worst
-            place = _report(spark, options.out, document, time.monotonic() - began)
+            place = _report(spark, options, document, time.monotonic() - began)
             _say(document, place)
-            # violated (2) is worse than unknown (3), which is worse than ok (0).
-            worst = exit_code if worst is None else max(worst, exit_code, key=(0, 3, 2).index)
+            told = _tell(options, document, place, exit_code)
+            # violated (2) is worse than unknown (3), which is worse than ok (0, 4).
+            worst = told if worst is None else max(worst, told, key=(0, 4, 3, 2).index)
 
         stream.watch(
             spark, options.history, options.out,
             every_s=options.every, progress=progress, settings=_settings(options), done=done,
+            wishes=_wishes(options, rules),
         )  # fmt: skip
         if worst is None and options.every is not None:
             return EXIT_INTERRUPTED  # before any batch
@@ -222,8 +296,72 @@ def _last_verdict(spark: Any, options: argparse.Namespace, progress: "Progress")
         verdict = runs.run(spark, options.history, options.out, progress=progress, only=())
     except runs.NothingToAudit as problem:
         raise AuditError(str(problem)) from None
-    _say(verdict.document, join(options.out, "report.html"))
-    return verdict.exit_code
+    place = None if options.verdict_only else join(options.out, "report.html")
+    _say(verdict.document, place)
+    return _tell(options, verdict.document, place, verdict.exit_code)
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    """Print what became of a message or a session; 1 if the history does not know it."""
+    with _lookup():
+        from audit.lookup import explain
+        from audit.lookup.history import History
+
+        history = History(options.history)
+        if options.node is not None:
+            history.need(options.node)
+        if options.message is not None:
+            what, lines = "message", explain.message(history, options.message, options.node)
+        else:
+            what, lines = "session", explain.session(history, options.session, options.node)
+        for problem in history.damaged:
+            print(f"holdfast audit: cannot be read: {problem}", file=sys.stderr)
+        if not lines:
+            number = options.message if what == "message" else options.session
+            raise AuditError(f"no row of this history is about {what} {number}")
+        print("\n".join(lines))
+    return 0
+
+
+def run_diff(options: argparse.Namespace) -> int:
+    """Print two sides in a table; return 2 if they differ."""
+    with _lookup():
+        from audit.lookup import diff
+        from audit.lookup.history import History
+
+        if options.history is None:
+            a, b = diff.results(options.a), diff.results(options.b)
+        else:
+            history = History(options.history)
+            a, b = (diff.of_node(history, node) for node in (options.a, options.b))
+            for problem in history.damaged:
+                print(f"holdfast audit: cannot be read: {problem}", file=sys.stderr)
+        lines, different = diff.compare(a, b, options.tolerance)
+    print("\n".join(lines))
+    print(f"{different} differ" if different else "nothing differs")
+    return EXIT_DIFFERS if different else 0
+
+
+def run_views(options: argparse.Namespace) -> int:
+    """Print the views of the tables that are there."""
+    from audit.analytics import views
+
+    print(views.sql(options.out, options.dialect), end="")
+    return 0
+
+
+@contextlib.contextmanager
+def _lookup() -> Iterator[None]:
+    """Turn what a look-up may fail with into one line."""
+    missing = [name for name in ("pyarrow", "numpy") if find_spec(name) is None]
+    if missing:
+        raise AuditError(f"{', '.join(missing)} not installed: {doctor.PIP}")
+    from audit.lookup.history import LookupFailed
+
+    try:
+        yield
+    except LookupFailed as problem:
+        raise AuditError(str(problem)) from None
 
 
 def run_doctor(options: argparse.Namespace) -> int:
@@ -252,6 +390,8 @@ def _need(options: argparse.Namespace) -> None:
         raise AuditError(f"{options.history}: {what}")
     if "://" not in options.out and Path(options.out).is_file():
         raise AuditError(f"{options.out}: a file; results need a folder")
+    if options.textfile is not None and not options.textfile.absolute().parent.is_dir():
+        raise AuditError(f"--textfile {options.textfile}: no such folder")
     if not _is_submitted():
         found = doctor.java()
         if found.state != "ok":
@@ -363,29 +503,82 @@ def _progress(options: argparse.Namespace, began: float) -> "Progress":
     return say
 
 
-def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> str:
-    """Write report.html and the table of findings; return where the report is."""
+def _rules(options: argparse.Namespace) -> "list[Rule]":
+    """Return the rules of --suppressions; one line for a file that is not as expected."""
+    if options.suppressions is None:
+        return []
+    from audit.checks import suppressions
+
+    try:
+        return suppressions.parse(Path(options.suppressions).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as problem:
+        said = problem.strerror if isinstance(problem, OSError) else "no UTF-8"
+        raise AuditError(f"--suppressions {options.suppressions}: {said}") from None
+    except suppressions.SuppressionError as problem:
+        raise AuditError(f"--suppressions {options.suppressions}: {problem}") from None
+
+
+def _wishes(options: argparse.Namespace, rules: "list[Rule]") -> Any:
+    from audit.run import Wishes
+
+    return Wishes(options.verdict_only, rules, datetime.now(UTC).date())
+
+
+def _report(
+    spark: Any, options: argparse.Namespace, document: dict[str, Any], seconds: float
+) -> str | None:
+    """Write report.html and the table of findings; return where the report is, if one is wanted."""
+    if options.verdict_only:
+        return None
     from audit.analytics import merge
     from audit.files import join, write_text
     from audit.report import page as report
 
     made_us = int(datetime.now(UTC).timestamp() * 1e6)
-    picture = merge.picture(spark, out, document, made_us=made_us, seconds=seconds)
-    merge.write_findings(spark, out, picture.findings)
-    place = join(out, "report.html")
+    picture = merge.picture(spark, options.out, document, made_us=made_us, seconds=seconds)
+    merge.write_findings(spark, options.out, picture.findings)
+    place = join(options.out, "report.html")
     write_text(spark, place, report.render(picture))
     return place
 
 
-def _say(document: dict[str, Any], place: str) -> None:
-    """Print the verdict: violations, what is unknown, and the place of the report."""
+def _tell(
+    options: argparse.Namespace, document: dict[str, Any], place: str | None, exit_code: int
+) -> int:
+    """Tell the verdict to whom the options name; return the exit status, 4 for ok but untold."""
+    from audit.outgoing import textfile, webhook
+
+    made_us = int(datetime.now(UTC).timestamp() * 1e6)
+    failed = False
+    if options.textfile is not None:
+        try:
+            textfile.write(options.textfile, document, made_us)
+        except OSError as problem:
+            failed = True
+            said = f"--textfile {options.textfile}: {problem.strerror}"
+            print(f"holdfast audit: {said}", file=sys.stderr)
+    if options.webhook is not None:
+        try:
+            webhook.send(options.webhook, webhook.body(document, place, made_us))
+        except webhook.WebhookFailed as problem:
+            failed = True
+            print(f"holdfast audit: --webhook: {problem}", file=sys.stderr)
+    return EXIT_UNTOLD if failed and exit_code == 0 else exit_code
+
+
+def _say(document: dict[str, Any], place: str | None) -> None:
+    """Print the verdict: violations, what is unknown, and the place of the report, if any."""
     from audit.report.text import chain_words, untested_words
 
     print(f"verdict: {document['status']}")
     for name, found in document["invariants"].items():
+        quiet = found.get("suppressed", 0)
         if found["status"] == "violated":
-            times = f"{found['violated']:,} time{'s' * (found['violated'] != 1)}"
+            number = found["violated"] - quiet
+            times = f"{number:,} time{'s' * (number != 1)}"
             print(f"  {name} violated {times}: {found['title']}")
+        if quiet:
+            print(f"  {name} suppressed {quiet:,} time{'s' * (quiet != 1)}")
     unknown = [n for n, found in document["invariants"].items() if found["status"] == "unknown"]
     if unknown:
         print(f"  cannot be told: {', '.join(unknown)}")
@@ -400,4 +593,10 @@ def _say(document: dict[str, Any], place: str) -> None:
         print(f"  not tested: {words}")
     if len(untested) > UNTESTED_MAX:
         print(f"  not tested: {len(untested) - UNTESTED_MAX} times more, see the report")
-    print(f"report: {place}", flush=True)
+    for rule in document.get("suppressions", []):
+        if rule["state"] == "expired":
+            print(
+                f"  suppression expired on {rule['expires']}: {rule['invariant']}, {rule['whom']}"
+            )
+    if place is not None:
+        print(f"report: {place}", flush=True)

@@ -25,6 +25,7 @@ NEEDS: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "pyarrow": ((18,), (27,)),
     "pandas": ((2, 2), (3,)),
     "numpy": ((1, 26), (3,)),
+    "jinja2": ((3, 1, 6), (4,)),
 }
 GIB: Final = 1 << 30
 MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python workers and the system

@@ -10,8 +10,8 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from audit import batch_state as state
 from audit.analytics import tables as analytics
+from audit.analytics import witness_rows
 from audit.checks import (
     backend_checks,
     chain_check,
@@ -29,8 +30,10 @@ from audit.checks import (
     publish_checks,
     retained_checks,
     session_checks,
+    suppressions,
     traced_checks,
 )
+from audit.checks.suppressions import Rule
 from audit.checks.verdict import INVARIANTS, Outcome, Status, overall
 from audit.files import is_local, join, read_text, remove, write_text
 from audit.input import events, kept_rows, segments
@@ -92,6 +95,15 @@ class Verdict:
         return EXIT_CODES[self.status]
 
 
+@dataclass(frozen=True)
+class Wishes:
+    """What an operator asks of a run besides its verdict."""
+
+    verdict_only: bool = False  # no tables, no stories
+    rules: Sequence[Rule] = ()
+    today: date = date.min  # on which a rule must not have expired
+
+
 class NothingToAudit(Exception):
     """There is no segment, and no earlier batch."""
 
@@ -110,6 +122,7 @@ def run(
     parts: Sequence[Part] = PARTS,
     from_db: str | None = None,
     witnesses: Sequence[Witness] = (),
+    wishes: Wishes | None = None,
 ) -> Verdict:
     """Audit the segments that no batch has consumed; return the verdict, which is then on disk.
 
@@ -122,6 +135,7 @@ def run(
     The state of such a batch is not kept: the next run repeats it with segments. Raises SourceError
     if there is no Holdfast database. `witnesses` are compared with all that is known.
     """
+    wishes = wishes or Wishes()
     found = segments.find(spark, history_dir, start, end)
     before = state.load(spark, out_dir, None if batch is None else batch - 1)
     if batch is not None and batch in state.batches(spark, out_dir):
@@ -132,7 +146,7 @@ def run(
         if only is not None:
             chosen = [segment for segment in chosen if segment.name in only]
     if not chosen and from_db is None:
-        return _last_verdict(spark, out_dir, history_dir, before, witnesses)
+        return _last_verdict(spark, out_dir, history_dir, before, wishes, witnesses)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
     good, bad = segments.readable(chosen)
     for segment in bad:
@@ -142,15 +156,19 @@ def run(
     with _shelf(spark, out_dir) as shelf:
         view = _view(spark, out_dir, shelf, before, good, bad, settings, ahead, witnesses)
         progress(f"{count:,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
-        outcomes = _checks(view, parts, progress)
+        outcomes, told = suppressions.apply(
+            _checks(view, parts, progress), wishes.rules, wishes.today
+        )
         totals = _totals(before.totals, outcomes)
         after = before.after(good, view.boots, view.gaps, totals, chain_check.heads(view))
         document = _document(view, good, outcomes, after)
-        document |= {"history": history_dir, "rows": count}
+        document |= {"history": history_dir, "rows": count, "suppressions": told}
         if from_db is not None:
             document["database"] = from_db
         document["facts"] = _facts(view, outcomes)
-        _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
+        if not wishes.verdict_only:
+            _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
+            witness_rows.write(view, outcomes, out_dir, after.batch)
         _write_rows(view, parts, state.rows_place(out_dir, after.batch), progress)
     text = json.dumps(document, indent=1)
     write_text(spark, join(out_dir, "verdicts", f"batch-{after.batch:08}.json"), text)
@@ -168,12 +186,21 @@ def _last_verdict(
     out_dir: str,
     history_dir: str,
     before: state.State,
+    wishes: Wishes,
     witnesses: Sequence[Witness],
 ) -> Verdict:
+    """Return the verdict of the last batch, with the rules of today."""
     if before.batch < 0:
         raise NothingToAudit(f"{history_dir}: no segment of a history")
     place = join(out_dir, "verdicts", f"batch-{before.batch:08}.json")
     document = json.loads(read_text(spark, place))
+    again = suppressions.judged_again(document, wishes.rules, wishes.today)
+    if again["suppressions"] != document.get("suppressions", []):
+        text = json.dumps(again, indent=1)
+        write_text(spark, place, text)
+        write_text(spark, join(out_dir, "verdict.json"), text)
+        state.save(spark, out_dir, replace(before, totals=again["totals"]))
+        document = again
     heads = before.heads_by_place
     return Verdict(
         chain_check.with_witnesses(document, witnesses, before.boots, before.gaps, heads)
@@ -275,7 +302,7 @@ def _totals(
     for outcome in outcomes:
         counts = totals.setdefault(outcome.invariant, {"checked": 0, "violated": 0, "unknown": 0})
         counts["checked"] += outcome.checked
-        counts["violated"] += outcome.violated
+        counts["violated"] += outcome.violated - outcome.suppressed
         counts["unknown"] += outcome.unknown
     return totals
 
@@ -299,6 +326,7 @@ def _document(
                 "status": outcome.status,
                 "checked": outcome.checked,
                 "violated": outcome.violated,
+                "suppressed": outcome.suppressed,
                 "unknown": outcome.unknown,
                 "untested": [_told(span) for span in outcome.untested],
                 "witnesses": outcome.witnesses,

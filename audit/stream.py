@@ -36,6 +36,7 @@ def watch(
     settings: Settings | None = None,
     done: Done,
     parts: Sequence[Part] = runs.PARTS,
+    wishes: runs.Wishes | None = None,
 ) -> None:
     """Audit all present segments and, with `every_s`, new ones until interrupted.
 
@@ -61,6 +62,7 @@ def watch(
         verdict = runs.run(
             spark, history_dir, out_dir,
             progress=progress, settings=settings, only=names, parts=parts,
+            wishes=wishes,
         )  # fmt: skip
         done(verdict.document, verdict.exit_code)
 

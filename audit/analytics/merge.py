@@ -13,12 +13,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from audit.analytics import oddities, stage_counts
+from audit.analytics import oddities, stage_counts, witness_rows
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.checks.verdict import INVARIANTS
-from audit.files import join, list_files
+from audit.files import join, list_files, read_text
 from audit.input.coverage import TESTED
 from audit.input.events import boot_of
+from audit.report import trend
 from audit.report.summary import (
     Backlog,
     Bill,
@@ -32,7 +33,9 @@ from audit.report.summary import (
     Histogram,
     Minute,
     Picture,
+    Run,
     Slow,
+    Suppression,
     Talker,
     Traced,
 )
@@ -87,6 +90,8 @@ def picture(
     """Return the numbers of all batches for the report of `document` (verdict.json)."""
     tables = Tables(spark, out_dir)
     shown = _frame(document, made_us, seconds, _losses(tables))
+    shown.stories = witness_rows.read(spark, out_dir, document["batch"])
+    shown.runs = _runs(spark, out_dir)
     _books(tables, shown)
     _fates(tables, shown)
     _durations(tables, shown)
@@ -122,7 +127,8 @@ def _losses(tables: Tables) -> list[dict[str, Any]]:
     if table is None:
         return []
     rows = table.where("invariant = 'S5'").select("witness").limit(LOSSES_MAX).collect()
-    return [json.loads(row.witness) for row in rows]
+    found = [json.loads(row.witness) for row in rows]
+    return [witness for witness in found if "suppressed" not in witness]
 
 
 def _frame(
@@ -137,14 +143,17 @@ def _frame(
         untested = found.get("untested", [])  # not in verdicts of earlier versions
         sentence = f"{title[:1].upper()}{title[1:]} ({invariant.source})"
         total = document.get("totals", {}).get(name, {})
+        suppressed = found.get("suppressed", 0)
+        mine = {**found, "violated": found["violated"] - suppressed}
         checked, violated, unknown = (
-            max(0, total.get(key, 0) - found[key]) for key in ("checked", "violated", "unknown")
+            max(0, total.get(key, 0) - mine[key]) for key in ("checked", "violated", "unknown")
         )
         checks.append(
             Check(
                 name, title, sentence, found["status"], found["checked"], found["violated"],
                 found["unknown"], _reasons(untested), list(found["witnesses"]),
                 (checked, violated, unknown), len(untested), TESTED[invariant.needs],
+                suppressed,
             )
         )  # fmt: skip
     boots = _boots(document, losses)
@@ -175,7 +184,14 @@ def _frame(
             Traced(each["node"], each["client_id"], each["judged"], each["not_judged"])
             for each in document.get("traces", [])
         ],
+        suppressions=[Suppression(**each) for each in document.get("suppressions", [])],
     )  # fmt: skip
+
+
+def _runs(spark: SparkSession, out_dir: str) -> list[Run]:
+    """Return the verdicts of the last runs, of their files."""
+    places = list_files(spark, join(out_dir, "verdicts"), ".json")[-trend.RUNS_MAX :]
+    return [trend.run_of(json.loads(read_text(spark, place))) for place in places]
 
 
 def _reasons(untested: Sequence[dict[str, Any]]) -> list[str]:

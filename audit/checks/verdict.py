@@ -75,6 +75,7 @@ class Outcome:
     witnesses: list[dict[str, object]] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
     untested: tuple[Span, ...] = ()
+    suppressed: int = 0  # of `violated`: those that count no more, see audit.checks.suppressions
 
     def within(self, covered: Iterable[Span]) -> "Outcome":
         """Return the outcome with the spans in which the invariant could not be tested."""
@@ -97,7 +98,7 @@ class Outcome:
     @property
     def status(self) -> Status:
         """Return the verdict for this invariant."""
-        if self.violated:
+        if self.violated > self.suppressed:
             return "violated"
         return "unknown" if self.unknown else "ok"
 

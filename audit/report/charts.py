@@ -1,4 +1,4 @@
-"""Charts as inline SVG. Pure; every text is escaped here.
+"""Charts as inline SVG. Pure; shapes are drawn here, and a template writes every text.
 
 The shapes of a chart stretch with the window (`preserveAspectRatio="none"`, strokes do not scale).
 Its labels are HTML text positioned at percentages of the plot, so they keep their size on every
@@ -6,13 +6,14 @@ screen and can be selected, enlarged and printed. For screen readers a chart als
 (`label`) and a table of numbers.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
+from markupsafe import Markup
+
+from audit.report.rendering import render
 from audit.report.summary import BUCKET_MAX, BUCKET_MIN, Histogram, bucket_start_ms
 from audit.report.text import compact, count, duration, moment
 
@@ -89,7 +90,7 @@ def over_time(
     unit: str = "",
     number: Callable[[float], str] = compact,
     table: bool = True,
-) -> str:
+) -> Markup:
     """Draw stacked areas per bin of time, and over them a step line of the expected values.
 
     `times` are the starts of the bins, rising; bins that are missing are zero.
@@ -185,7 +186,7 @@ def _runs(places: list[tuple[float, float]]) -> list[list[int]]:
     return runs
 
 
-def histogram(durations: Histogram, *, label: str, tone: str, unit: str) -> str:
+def histogram(durations: Histogram, *, label: str, tone: str, unit: str) -> Markup:
     """Draw durations in half octaves, with the median and a high percentile marked."""
     filled = [bucket for bucket, number in durations.buckets.items() if number]
     if not filled:
@@ -250,7 +251,9 @@ def _duration_ticks(first: int, end: int) -> list[tuple[float, str]]:
     return ticks
 
 
-def spark(points: Sequence[tuple[int, int]], *, begin: int, end: int, top: int, tone: str) -> str:
+def spark(
+    points: Sequence[tuple[int, int]], *, begin: int, end: int, top: int, tone: str
+) -> Markup:
     """Return a small step curve without axes: each point holds until the next one."""
     span = max(end - begin, 1)
     parts = []
@@ -261,17 +264,12 @@ def spark(points: Sequence[tuple[int, int]], *, begin: int, end: int, top: int, 
         parts.append(f"M{x} {high}" if i == 0 else f"H{x}V{high}")
     line = "".join(parts) + f"H{WIDTH}"
     first = round((points[0][0] - begin) / span * WIDTH, 1)
-    return (
-        f'<svg class="spark" viewBox="0 0 {WIDTH} 100" preserveAspectRatio="none" '
-        f'aria-hidden="true" focusable="false">'
-        f'<path class="area {tone}" d="{line}V100H{first}Z"/>'
-        f'<path class="step {tone}" d="{line}"/></svg>'
-    )
+    return render("spark", width=WIDTH, line=line, first=first, tone=tone)
 
 
-def empty(text: str) -> str:
+def empty(text: str) -> Markup:
     """Return the placeholder of a chart without numbers."""
-    return f'<p class="nothing">{escape(text)}</p>'
+    return Markup('<p class="nothing">{}</p>').format(text)
 
 
 def _figure(
@@ -285,7 +283,7 @@ def _figure(
     unit: str,
     read: Sequence[Sequence[object]],
     table: tuple[list[str], list[list[str]]] | None,
-) -> str:
+) -> Markup:
     lines = "".join(
         f'<path class="grid" d="M0 {_y(share, 1)}H{WIDTH}"/>' for share, _ in y_ticks if share
     )
@@ -293,69 +291,26 @@ def _figure(
         f'<path class="mark {mark.tone}" d="M{share * WIDTH:.2f} 0V{HEIGHT}"/>'
         for mark, share in marks
     )
-    texts = [
-        f'<span class="y" style="bottom:{share * 98:.1f}%">{escape(text)}</span>'
-        for share, text in y_ticks
-    ]
-    texts += [
-        f'<span class="x{" odd" if i % 2 else ""}" style="left:{share * 100:.2f}%">'
-        f"{escape(text)}</span>"
-        for i, (share, text) in enumerate(x_ticks)
-        if share <= 0.985
-    ]
-    words = "".join(
-        f'<li class="{mark.tone}"><span class="tick"></span>{escape(mark.text)}</li>'
-        for mark, _ in marks
-        if mark.text
-    )
-    names = "".join(
-        f'<li class="{series.tone}"><span class="dot"></span>{escape(series.name)}</li>'
-        for series in key
-    )
-    legend = f'<ul class="key">{names}{words}</ul>' if names or words else ""
-    note = f'<span class="unit">{escape(unit)}</span>' if unit else ""
-    data = escape(_json(read)) if read else ""
-    return (
-        f'<div class="chart">{note}<div class="plot" role="img" tabindex="0" '
-        f'aria-label="{escape(label)}" data-read="{data}" '
-        f'data-names="{escape(_json([series.name for series in key]))}">'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true" '
-        f'focusable="false">{lines}{shapes}{across}</svg>{"".join(texts)}</div>'
-        f"{legend}{_numbers(label, table)}</div>"
-    )
-
-
-def _json(value: object) -> str:
-
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _numbers(label: str, table: tuple[list[str], list[list[str]]] | None) -> str:
-    if table is None:
-        return ""
-    heads, rows = table
-    shown = rows if len(rows) <= TABLE_ROWS_MAX else rows[:TABLE_ROWS_MAX]
-    more = (
-        f'<p class="soft">The first {TABLE_ROWS_MAX} of {count(len(rows))} rows.</p>'
-        if len(rows) > len(shown)
-        else ""
-    )
-    return (
-        '<details class="numbers"><summary>The numbers</summary>'
-        f"{data_table(heads, shown, label)}{more}</details>"
-    )
-
-
-def data_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    """Return a table of texts in a scrolling box; the first column holds the row headers."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    drawn = Markup(f"{lines}{shapes}{across}")  # numbers, and classes of ours
+    heads, rows = table or ([], [])
+    return render(
+        "figure",
+        width=WIDTH,
+        height=HEIGHT,
+        drawn=drawn,
+        label=label,
+        unit=unit,
+        read=read,
+        y_ticks=[(f"{share * 98:.1f}", text) for share, text in y_ticks],
+        x_ticks=[
+            (f"{share * 100:.2f}", " odd" if i % 2 else "", text)
+            for i, (share, text) in enumerate(x_ticks)
+            if share <= 0.985
+        ],
+        key=key,
+        names=[series.name for series in key],
+        marks=[mark for mark, _ in marks if mark.text],
+        heads=heads,
+        rows=rows[:TABLE_ROWS_MAX],
+        rows_total=len(rows),
     )

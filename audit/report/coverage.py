@@ -5,11 +5,14 @@ A tick means tested at all times, a question mark that rows were missing at leas
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
+from markupsafe import Markup
+
+from audit.report import nodes
+from audit.report.rendering import render
 from audit.report.summary import Check, Covered, Picture
-from audit.report.text import name, plural, visible
+from audit.report.text import plural
 
 _NODES_MAX: Final = 40
 Groups = Sequence[tuple[str, tuple[str, ...]]]  # title, first letters of the ids
@@ -24,7 +27,7 @@ class Cell:
     note: str = ""
 
 
-def table(picture: Picture, groups: Groups) -> str:
+def table(picture: Picture, groups: Groups) -> Markup:
     """Return the section; empty if there is no broker."""
     by_node: dict[str, list[Covered]] = {}
     for covered in picture.coverage:
@@ -35,25 +38,20 @@ def table(picture: Picture, groups: Groups) -> str:
     ]
     columns = [(title, checks) for title, checks in columns if checks]
     if not by_node or not columns:
-        return ""
+        return Markup("")
     rows = [
         (node, [(title, cell(checks, spans)) for title, checks in columns])
         for node, spans in sorted(by_node.items())
     ]
     rows.sort(key=lambda row: [-_number(row[1], "no"), -_number(row[1], "in part")])
-    head = "".join(f'<th scope="col">{title}</th>' for title, _ in columns)
-    body = "".join(_row(node, cells) for node, cells in rows[:_NODES_MAX])
-    left = len(rows) - _NODES_MAX
-    more = f'<p class="soft">and {plural(left, "more broker")}</p>' if left > 0 else ""
-    more += _traces(picture)
-    runs = " All runs together." if picture.batches > 1 else ""
-    return (
-        '<section class="coverage" aria-labelledby="coverage-title">'
-        '<h2 id="coverage-title">What could be tested</h2>'
-        '<p class="soft">An invariant can be tested where the history has the rows that it needs. '
-        f"Where it has not, the invariant is unknown.{runs}</p>"
-        f'<div class="card"><table><thead><tr><th scope="col">Broker</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>{more}</div></section>"
+    return render(
+        "coverage",
+        titles=[title for title, _ in columns],
+        rows=rows[:_NODES_MAX],
+        left=len(rows) - _NODES_MAX,
+        traces=_traces(picture),
+        together=picture.batches > 1,
+        marks=nodes.classes(picture),
     )
 
 
@@ -70,24 +68,11 @@ def _traces(picture: Picture) -> str:
     )
     if left:
         words += f", {plural(left, 'session')} not judged: there are too many"
-    return f'<p class="soft">{words}.</p>'
+    return f"{words}."
 
 
 def _number(cells: Iterable[tuple[str, Cell]], word: str) -> int:
     return sum(each.word == word for _, each in cells)
-
-
-def _row(node: str, cells: Iterable[tuple[str, Cell]]) -> str:
-    return (
-        f'<tr><th scope="row">{name(node)}</th>'
-        + "".join(
-            f'<td data-group="{title}"><span class="cell"><span class="{each.look}">'
-            f"{'✓' if each.look == 'ok' else '?'} {each.word}</span>"
-            f"{f'<small>{escape(visible(each.note))}</small>' if each.note else ''}</span></td>"
-            for title, each in cells
-        )
-        + "</tr>"
-    )
 
 
 def cell(checks: Sequence[Check], spans: Sequence[Covered]) -> Cell:

@@ -1,33 +1,39 @@
 """The verdict as a web page: `report.html`, a single file that loads nothing from the network.
 
-First the headline: did everything that existed before each crash exist after it? Then the nineteen
-invariants as a board, each with its witnesses, then the charts (`audit.report.sections`). The page
-is complete without JavaScript; the script only shows chart values under the pointer and opens an
-invariant when its tile is clicked. Names from clients are escaped, and a Content Security Policy
-disarms any that were missed.
+First the headline: did everything that existed before each crash exist after it? Then what to do
+now, the invariants as a board, each with its witnesses and their stories, and the charts
+(`audit.report.sections`). The page is complete without JavaScript, its choice of a broker as well;
+the script only shows chart values under the pointer and opens an invariant when its tile is
+clicked. Templates escape what clients chose, and a Content Security Policy disarms what was missed.
 """
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from importlib import resources
-from typing import Final
+from typing import Any, Final
 
-from audit.report import coverage, sections
-from audit.report.summary import Check, Look, Picture
-from audit.report.text import count, duration, moment, plural, visible, when
+from markupsafe import Markup
+
+from audit.report import advice, coverage, nodes, sections, trend
+from audit.report.rendering import file
+from audit.report.rendering import render as filled
+from audit.report.summary import Check, Look, Picture, Story
+from audit.report.text import count, duration, moment, plain, plural
 
 SIZE_MAX: Final = 900_000  # bytes of the page; it shows fewer witnesses to fit
-_WITNESSES: Final = (100, 25, 5, 1)  # shown per invariant; the first number that fits
+# Witnesses and stories shown per invariant; the first numbers that fit.
+_SHOWN: Final = ((100, 20), (25, 20), (5, 5), (1, 0))
 _CELL_MAX: Final = 120  # characters of a witness's value
+_LONG: Final = 36  # characters of a value from which on it is broken into lines
+_STEPS_MAX: Final = 6  # of what to do, the urgent ones first; the rest is named
 
 # Look -> (sign, word). The sign is for readers who cannot distinguish the colours.
 _LOOKS: Final[dict[Look, tuple[str, str]]] = {
     "ok": ("✓", "ok"),
     "violated": ("✕", "violated"),
     "unknown": ("?", "unknown"),
+    "suppressed": ("~", "suppressed"),
     "idle": ("–", "not tested"),  # noqa: RUF001 # a dash is what it should look like
 }
 # The board's groups: title, short title, first letters of the ids.
@@ -45,83 +51,72 @@ _GROUPS: Final = (  # three rows of six, and one for brokers with external store
 def render(picture: Picture) -> str:
     """Return the page; it stays below `SIZE_MAX` by showing fewer witnesses."""
     page = ""
-    for witnesses_max in _WITNESSES:
-        page = _page(picture, witnesses_max)
+    for witnesses_max, stories_max in _SHOWN:
+        page = _page(picture, witnesses_max, stories_max)
         if len(page.encode()) <= SIZE_MAX:
             break
     return page
 
 
-def _page(picture: Picture, witnesses_max: int) -> str:
-    script = _file("report.js")
+def _page(picture: Picture, witnesses_max: int, stories_max: int) -> str:
+    script = file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-        f"script-src 'sha256-{digest}'"
+    names = nodes.of(picture)
+    steps = advice.steps(picture)
+    return str(
+        filled(
+            "page",
+            picture=picture,
+            script=Markup(script),
+            style=Markup(file("report.css") + nodes.rules(names)),
+            policy="default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+            f"script-src 'sha256-{digest}'",
+            hero=_hero(picture),
+            nodes=names,
+            steps=steps[:_STEPS_MAX],
+            steps_left=steps[_STEPS_MAX:],
+            lives=sections.lives(picture),
+            board=_board(picture),
+            board_title=_number(len(picture.checks)),
+            trend=trend.section(picture),
+            coverage=coverage.table(picture, [(short, letters) for _, short, letters in _GROUPS]),
+            checks=_rows(picture, witnesses_max, stories_max),
+            marks=nodes.classes(picture),
+            pictures=sections.pictures(picture),
+            signs=_LOOKS,
+            foot=_foot(picture),
+        )
     )
-    title = f"Session audit: {picture.outcome}"
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="referrer" content="no-referrer">',
-        '<link rel="icon" href="data:,">',
-        f"<title>{escape(title)}</title>",
-        f"<style>\n{_file('report.css')}</style></head><body>",
-        '<a class="skip" href="#board">To the nineteen invariants</a>',
-        _hero(picture),
-        "<main>",
-        sections.lives(picture),
-        _board(picture),
-        coverage.table(picture, [(short, letters) for _, short, letters in _GROUPS]),
-        _findings_of_checks(picture, witnesses_max),
-        sections.pictures(picture),
-        "</main>",
-        _foot(picture),
-        f"<script>{script}</script></body></html>",
-    ]
-    return "\n".join(part for part in parts if part) + "\n"
 
 
-def _file(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _hero(picture: Picture) -> str:
+def _hero(picture: Picture) -> dict[str, Any]:
     headline = headline_of(picture)
-    sign = _LOOKS[headline.look][0]
     # If nothing is wrong but nothing was tested either, the page is grey, not green.
     tone = headline.look if picture.outcome == "ok" else picture.outcome
-    chip = "idle" if tone == "idle" else picture.outcome
-    verdict = f"this run: {picture.outcome}" if picture.batches > 1 else picture.outcome
     facts = []
     if picture.from_us is not None and picture.to_us is not None:
         facts.append(_range(picture.from_us, picture.to_us))
     facts.append(plural(picture.events, "event"))
     facts.append(plural(picture.segments, "segment"))
-    nodes = {boot.node for boot in picture.boots}
-    if nodes:
-        facts.append(plural(len(nodes), "broker"))
+    brokers = {boot.node for boot in picture.boots}
+    if brokers:
+        facts.append(plural(len(brokers), "broker"))
     if picture.details:
-        facts.append(f"detail {escape(visible(', '.join(picture.details)))}")
-    bar = "".join(
-        f'<i class="{look}" style="flex:{number}"></i>'
-        for look in _LOOKS
-        if (number := sum(check.look == look for check in picture.checks))
-    )
-    meta = "".join(f"<span>{fact}</span>" for fact in facts)
-    return (
-        f'<header class="hero {tone}"><div class="inner">'
-        f'<p class="small">Session audit of <b>{escape(visible(picture.title))}</b></p>'
-        f'<h1><span class="sign {headline.look}" aria-hidden="true">{sign}</span>'
-        f"<span>{escape(headline.text)}</span></h1>"
-        f'<p class="below">{escape(headline.below)}</p>'
-        f'<p class="verdict"><span class="chip {chip}">{verdict}</span> '
-        f"{escape(summary_of(picture))}</p>"
-        f'<div class="strip" aria-hidden="true">{bar}</div>'
-        f'<p class="meta">{meta}</p></div></header>'
-    )
+        facts.append(f"detail {plain(', '.join(picture.details))}")
+    return {
+        "headline": headline,
+        "sign": _LOOKS[headline.look][0],
+        "tone": tone,
+        "chip": "idle" if tone == "idle" else picture.outcome,
+        "verdict": f"this run: {picture.outcome}" if picture.batches > 1 else picture.outcome,
+        "summary": summary_of(picture),
+        "bar": [
+            (look, number)
+            for look in _LOOKS
+            if (number := sum(check.look == look for check in picture.checks))
+        ],
+        "facts": facts,
+    }
 
 
 def _range(from_us: int, to_us: int) -> str:
@@ -220,14 +215,16 @@ def summary_of(picture: Picture) -> str:
     unknown = [check for check in picture.checks if check.look == "unknown"]
     idle = sum(check.look == "idle" for check in picture.checks)
     total = len(picture.checks)
+    quiet = [check for check in picture.checks if check.suppressed]
     held = total - len(violated) - len(unknown) - idle
+    held -= sum(check.look == "suppressed" for check in picture.checks)
     if not total:
         return "No invariant was checked."
     if violated:
         text = f"{len(violated)} of {total} invariants violated: {_named(violated)}."
         if unknown:
             text += f" {plural(len(unknown), 'cannot', 'cannot')} be told."
-    elif unknown or idle:
+    elif unknown or idle or quiet:
         parts = [f"{held} of {total} invariants hold{'s' * (held == 1)}"]
         if unknown:
             parts.append(f"cannot be told: {', '.join(check.id for check in unknown)}")
@@ -236,6 +233,9 @@ def summary_of(picture: Picture) -> str:
         text = "; ".join(parts) + "."
     else:
         text = f"All {total} invariants hold."
+    if quiet:
+        named = ", ".join(f"{check.id} ({count(check.suppressed)})" for check in quiet)
+        text += f" Suppressed, with a reason: {named}."
     earlier = [(check.id, check.earlier[1]) for check in picture.checks if check.earlier[1]]
     if earlier:
         named = ", ".join(f"{id} ({count(number)})" for id, number in earlier)
@@ -244,35 +244,35 @@ def summary_of(picture: Picture) -> str:
 
 
 def _named(violated: Sequence[Check]) -> str:
-    return ", ".join(f"{check.id} ({count(check.violated)})" for check in violated)
-
-
-def _board(picture: Picture) -> str:
-    groups = []
-    for title, _, letters in _GROUPS:
-        tiles = [_tile(check) for check in picture.checks if check.id[0] in letters]
-        if tiles:
-            groups.append(
-                f'<div class="group" style="--n:{len(tiles)}"><h3>{title}</h3>'
-                f'<div class="tiles">{"".join(tiles)}</div></div>'
-            )
-    if not groups:
-        return ""
-    return (
-        '<section id="board" aria-labelledby="board-title"><h2 id="board-title">'
-        f"{_number(len(picture.checks))}</h2>"
-        f'<div class="groups">{"".join(groups)}</div></section>'
+    return ", ".join(
+        f"{check.id} ({count(check.violated - check.suppressed)})" for check in violated
     )
+
+
+def _board(picture: Picture) -> list[dict[str, Any]]:
+    """Return the groups of tiles."""
+    groups = [
+        {
+            "title": title,
+            "tiles": [
+                {"check": check, "figure": _figure(check)}
+                for check in picture.checks
+                if check.id[0] in letters
+            ],
+        }
+        for title, _, letters in _GROUPS
+    ]
+    return [group for group in groups if group["tiles"]]
 
 
 def _number(number: int) -> str:
     return "The nineteen invariants" if number == 19 else plural(number, "invariant")
 
 
-def _tile(check: Check) -> str:
-    sign, word = _LOOKS[check.look]
+def _figure(check: Check) -> str:
+    """Return the number that a tile tells."""
     if check.outcome == "violated":
-        figure = plural(check.violated, "time")
+        figure = plural(check.violated - check.suppressed, "time")
     elif check.outcome == "unknown":
         cases = check.unknown - check.untested
         where = "not recorded everywhere" if check.checked or cases else "not recorded"
@@ -281,125 +281,96 @@ def _tile(check: Check) -> str:
         figure = f"{count(check.checked)} checked"
     else:
         figure = ""
+    if check.suppressed:
+        figure += f", {plural(check.suppressed, 'time')} suppressed"
     if check.earlier[1]:
         earlier = f"{plural(check.earlier[1], 'time')} violated before"
         figure = f"{figure}, {earlier}" if figure else earlier
-    told = f" · {figure}" if figure else ""
-    return (
-        f'<a class="tile {check.look}" href="#{escape(check.id)}">'
-        f'<span class="sign" aria-hidden="true">{sign}</span><b>{escape(check.id)}</b>'
-        f'<span class="name">{escape(check.name[:1].upper() + check.name[1:])}</span>'
-        f'<span class="figure"><span class="word">{word}</span>{told}</span></a>'
-    )
+    return figure.removeprefix(", ")
 
 
-def _findings_of_checks(picture: Picture, witnesses_max: int) -> str:
-    if not picture.checks:
-        return ""
-    rows: dict[Look, list[str]] = {look: [] for look in _LOOKS}
-    stained: list[str] = []  # hold in this run, but not in earlier runs
+def _rows(picture: Picture, witnesses_max: int, stories_max: int) -> dict[str, Any]:
+    """Return the invariants: those that need a reader, and the others in boxes."""
+    rows: dict[Look, list[dict[str, Any]]] = {look: [] for look in _LOOKS}
+    stained: list[dict[str, Any]] = []  # hold in this run, but not in earlier runs
     for check in picture.checks:
+        told = [story for story in picture.stories if story.invariant == check.id]
+        row = _row(check, told[:stories_max], witnesses_max)
         is_stained = check.earlier[1] and check.look in ("ok", "idle")
-        (stained if is_stained else rows[check.look]).append(_row(check, witnesses_max))
-    loud = "".join(rows["violated"] + rows["unknown"] + stained)
-    title = "What is wrong, and what cannot be told" if loud else "What was checked"
-    if loud:
-        loud = f'<div class="rows">{loud}</div>'
-    held = _folded(rows["ok"], "ok", "of them true, and what they say")
-    held += _folded(rows["idle"], "idle", "with nothing to check in this run")
-    return (
-        f'<section aria-labelledby="what-title"><h2 id="what-title">{title}</h2>{loud}{held}'
-        "</section>"
-    )
+        (stained if is_stained else rows[check.look]).append(row)
+    loud = [*rows["violated"], *rows["unknown"], *rows["suppressed"], *stained]
+    return {
+        "title": "What is wrong, and what cannot be told" if loud else "What was checked",
+        "loud": loud,
+        "folded": [
+            (rows["ok"], "ok", "of them true, and what they say"),
+            (rows["idle"], "idle", "with nothing to check in this run"),
+        ],
+    }
 
 
-def _folded(rows: Sequence[str], look: Look, which: str) -> str:
-    """Return rows in a box that the reader can open."""
-    if not rows:
-        return ""
-    return (
-        f'<details class="held"><summary><span class="{look}">{_LOOKS[look][0]}</span> '
-        f'{len(rows)} {which}</summary><div class="rows">{"".join(rows)}</div></details>'
-    )
-
-
-def _row(check: Check, witnesses_max: int) -> str:
-    sign, word = _LOOKS[check.look]
-    opened = " open" if check.outcome == "violated" else ""
-    facts = [f"<dt>Checked</dt><dd>{count(check.checked)}</dd>"]
+def _row(check: Check, told: Sequence[Story], witnesses_max: int) -> dict[str, Any]:
+    facts = [("Checked", count(check.checked))]
     if check.violated:
-        facts.append(f"<dt>Violated</dt><dd>{count(check.violated)}</dd>")
+        facts.append(("Violated", count(check.violated)))
+    if check.suppressed:
+        facts.append(("Suppressed", f"{count(check.suppressed)} of them"))
     if check.unknown:
-        facts.append(f"<dt>Unknown</dt><dd>{count(check.unknown)}</dd>")
-    checked, violated, unknown = check.earlier
-    if checked or violated or unknown:
-        facts.append(
-            f"<dt>Earlier runs</dt><dd>{count(checked)} checked, {count(violated)} violated, "
-            f"{count(unknown)} unknown</dd>"
-        )
-    if check.reasons:
-        reasons = "".join(f"<li>{escape(visible(reason))}</li>" for reason in check.reasons)
-        facts.append(f"<dt>Because</dt><dd><ul>{reasons}</ul></dd>")
-    return (
-        f'<details class="row {check.look}" id="{escape(check.id)}"{opened}>'
-        f'<summary><span class="mark">{sign} {word}</span><b class="id">{escape(check.id)}</b>'
-        f'<span class="text">{escape(check.sentence)}</span></summary>'
-        f'<div class="more"><dl>{"".join(facts)}</dl>{_witnesses(check, witnesses_max)}</div>'
-        "</details>"
-    )
+        facts.append(("Unknown", count(check.unknown)))
+    if any(check.earlier):
+        checked, violated, unknown = map(count, check.earlier)
+        words = f"{checked} checked, {violated} violated, {unknown} unknown"
+        facts.append(("Earlier runs", words))
+    return {
+        "check": check,
+        "facts": facts,
+        "stories": [(story, _what(check, story.number)) for story in told],
+        "table": _witnesses(check, witnesses_max),
+    }
 
 
-def _witnesses(check: Check, witnesses_max: int) -> str:
+def _what(check: Check, number: int) -> str:
+    """Return what a witness says went wrong, "" if it is not among those of the page."""
+    if number >= len(check.witnesses):
+        return ""
+    return plain(check.witnesses[number].get("what", "")).replace("_", " ")
+
+
+def _witnesses(check: Check, witnesses_max: int) -> dict[str, Any] | None:
     shown = check.witnesses[:witnesses_max]
     if not shown:
-        return ""
+        return None
     heads: list[str] = []
     for witness in shown:
         heads += [key for key in witness if key not in heads]
     heads.sort(key=lambda key: key != "what")  # first column: what happened
     heads = [key for key in heads if any(witness.get(key) is not None for witness in shown)]
-    head = "".join(
-        f'<th scope="col">{escape(visible(key).replace("_", " ")[:_CELL_MAX])}</th>'
-        for key in heads
-    )
-    body = "".join(
-        "<tr>" + "".join(_cell(witness.get(key)) for key in heads) + "</tr>" for witness in shown
-    )
-    total = max(check.violated + check.unknown, len(check.witnesses))
-    more = (
-        f'<p class="soft">{count(len(shown))} of {count(total)}; the others are in '
-        "<code>violations/</code>.</p>"
-        if total > len(shown)
-        else ""
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Witnesses of {check.id}">'
-        f'<table class="witnesses"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        f"</div>{more}"
-    )
+    return {
+        "heads": [plain(key.replace("_", " "), _CELL_MAX) for key in heads],
+        "rows": [
+            (advice.node_of(witness), [_cell(witness, key) for key in heads]) for witness in shown
+        ],
+        "shown": len(shown),
+        "total": max(check.violated + check.unknown, len(check.witnesses)),
+    }
 
 
-def _cell(value: object) -> str:
+def _cell(witness: Mapping[str, object], key: str) -> tuple[str, str]:
+    """Return (class, text) of a value."""
+    value = witness.get(key)
     if value is None:
-        return "<td></td>"
+        return "", ""
     if isinstance(value, bool):
-        return f"<td>{'yes' if value else 'no'}</td>"
+        return "", "yes" if value else "no"
     if isinstance(value, int | float):
-        return f'<td class="number">{value}</td>'
-    text = visible(str(value))
-    if len(text) > _CELL_MAX:
-        text = text[: _CELL_MAX - 1] + "…"
-    kind = ' class="long"' if len(text) > 36 else ""
-    return f"<td{kind}><bdi>{escape(text)}</bdi></td>"
+        return "number", str(value)
+    if isinstance(value, Mapping):  # a place
+        value = ", ".join(f"{name} {inner}" for name, inner in value.items())
+    text = plain(value, _CELL_MAX)
+    return "long" if len(text) > _LONG else "", text
 
 
 def _foot(picture: Picture) -> str:
+    """Return how and when the page was made."""
     took = f" in {duration(picture.seconds)}" if picture.seconds is not None else ""
-    batches = f", {plural(picture.batches, 'run')} together" if picture.batches > 1 else ""
-    return (
-        f"<footer><p>Made {when(picture.made_us)} UTC{took}{batches}. "
-        "<b>ok</b>: checked and true. <b>violated</b>: shown to be false, with witnesses. "
-        "<b>unknown</b>: the history has a gap, an open end, or was not recorded in enough "
-        "detail there; no violation. <b>not tested</b>: its status is ok, because nothing "
-        "happened that could have broken it.</p></footer>"
-    )
+    return took + (f", {plural(picture.batches, 'run')} together" if picture.batches > 1 else "")

@@ -1,17 +1,19 @@
 """Sections of the report: broker uptime, books, times, backlogs, bills, oddities. Pure.
 
-Every function returns HTML with all names escaped (`audit.report.text`). A section without numbers
-is a sentence, because "nothing was dropped" is a result, too.
+Every function decides what is said; templates write it (`audit.report.rendering`). A section
+without numbers is a sentence, because "nothing was dropped" is a result, too.
 """
 
 from collections.abc import Collection, Sequence
-from html import escape
 from typing import Final
 
-from audit.report import charts
+from markupsafe import Markup
+
+from audit.report import charts, nodes
 from audit.report.charts import Mark, Series
-from audit.report.summary import BOOK_LEVELS, MESSAGE_LEVELS, Boot, Finding, Gap, Histogram, Picture
-from audit.report.text import compact, count, duration, name, plural, size, visible, when
+from audit.report.rendering import render
+from audit.report.summary import BOOK_LEVELS, MESSAGE_LEVELS, Histogram, Picture
+from audit.report.text import compact, count, duration, plain, plural, size
 
 _BARS_MAX: Final = 10
 _FINDINGS_MAX: Final = 40
@@ -32,10 +34,10 @@ KINDS: Final[dict[str, str]] = {
 }
 
 
-def pictures(picture: Picture) -> str:
+def pictures(picture: Picture) -> Markup:
     """Return all sections below the invariants."""
     if not picture.events:
-        return ""
+        return Markup("")
     cards = [
         _books(picture),
         _owed(picture),
@@ -48,187 +50,83 @@ def pictures(picture: Picture) -> str:
         _retained(picture),
         _bills(picture),
     ]
-    return (
-        f"{_oddities(picture)}{_gaps(picture)}"
-        '<section aria-labelledby="numbers-title"><h2 id="numbers-title">What went on</h2>'
-        f'<div class="cards">{"".join(cards)}</div></section>'
-    )
+    return render("pictures", oddities=_oddities(picture), gaps=_gaps(picture), cards=cards)
 
 
-def _card(title: str, body: str, *, lead: str = "", wide: bool = False) -> str:
-    lead = f'<p class="lead">{lead}</p>' if lead else ""
-    return (
-        f'<article class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3>{lead}{body}'
-        "</article>"
-    )
+def _card(title: str, body: Markup, *, lead: str = "", wide: bool = False) -> Markup:
+    return render("card", title=title, body=body, lead=lead, wide=wide)
 
 
 # -- uptime of the broker --------------------------------------------------------------------------
 
 
-def lives(picture: Picture) -> str:
+def lives(picture: Picture) -> Markup:
     """Draw when each broker ran, how each boot ended, and the gaps of the history."""
     if not picture.boots:
-        return ""
+        return Markup("")
     begin = min(boot.began_us for boot in picture.boots)
     end = max(boot.ended_us for boot in picture.boots)
-    nodes = sorted({boot.node for boot in picture.boots})
-    tracks = "".join(_track(picture, node, begin, end) for node in nodes[:_NODES_MAX])
-    more = (
-        f'<p class="soft">and {plural(len(nodes) - _NODES_MAX, "more broker")}</p>'
-        if len(nodes) > _NODES_MAX
-        else ""
-    )
-    ticks = "".join(
-        f'<span class="x{" odd" if i % 2 else ""}{" first" if share < 0.04 else ""}" '
-        f'style="left:{share * 100:.2f}%">{text}</span>'
-        for i, (share, text) in enumerate(charts.time_ticks(begin, end))
-        if share <= 0.97
-    )
-    key = (
-        '<ul class="key"><li><span class="dot life"></span>running</li>'
-        '<li class="violated"><span class="sign">✕</span>crash</li>'
-        '<li class="soft"><span class="sign">■</span>clean stop</li>'
-        '<li><span class="dot hatch"></span>gap in the history</li></ul>'
-    )
-    return (
-        '<section class="lives" aria-labelledby="lives-title"><h2 id="lives-title">'
-        "Lives of the broker</h2>"
-        f'<div class="card"><div class="tracks">{tracks}<div class="axis" aria-hidden="true">'
-        f"{ticks}</div></div>{key}{more}{_deaths(picture.restarts())}</div></section>"
+    names = sorted({boot.node for boot in picture.boots})
+    return render(
+        "lives",
+        tracks=[_track(picture, node, begin, end) for node in names[:_NODES_MAX]],
+        left=len(names) - _NODES_MAX,
+        ticks=[
+            (
+                f"{share * 100:.2f}",
+                (" odd" if i % 2 else "") + (" first" if share < 0.04 else ""),
+                at,
+            )
+            for i, (share, at) in enumerate(charts.time_ticks(begin, end))
+            if share <= 0.97
+        ],
+        ended=picture.restarts()[-_BOOTS_MAX:],
+        marks=nodes.classes(picture),
     )
 
 
-def _track(picture: Picture, node: str, begin: int, end: int) -> str:
+def _track(picture: Picture, node: str, begin: int, end: int) -> dict[str, object]:
+    """Return where on the line of a broker what begins and ends, in percent."""
     span = max(end - begin, 1)
-    parts = []
     boots = [boot for boot in picture.boots if boot.node == node]
+    lived, ends, gaps = [], [], []
     for boot in boots[-_BOOTS_MAX:]:
         left = (boot.began_us - begin) / span * 100
         width = max((boot.ended_us - boot.began_us) / span * 100, 0.3)
-        parts.append(
-            f'<i class="life" style="left:{left:.2f}%;width:{min(width, 100 - left):.2f}%"></i>'
-        )
+        lived.append((f"{left:.2f}", f"{min(width, 100 - left):.2f}"))
         if boot.end != "open":
-            tone, sign = ("crash", "✕") if boot.end == "crash" else ("stop", "■")
-            parts.append(f'<b class="end {tone}" style="left:{left + width:.2f}%">{sign}</b>')
+            ends.append((f"{left + width:.2f}", boot.end == "crash"))
     for gap in picture.gaps:
         if gap.node == node:
             left = max(0.0, (gap.from_us - begin) / span * 100)
             right = (end if gap.to_us is None else gap.to_us) - begin
             width = max(right / span * 100 - left, 0.4)
-            parts.append(
-                f'<i class="gap" style="left:{left:.2f}%;width:{min(width, 100 - left):.2f}%"></i>'
-            )
+            gaps.append((f"{left:.2f}", f"{min(width, 100 - left):.2f}"))
     crashes = sum(boot.end == "crash" for boot in boots)
-    words = f"{plural(len(boots), 'start')}, {plural(crashes, 'crash', 'crashes')}"
-    return (
-        f'<div class="track"><p>{name(node, empty="broker")} <span class="soft">{words}</span></p>'
-        f'<div class="line" aria-hidden="true">{"".join(parts)}</div></div>'
-    )
-
-
-def _deaths(ended: Sequence[Boot]) -> str:
-    """Return the table of ends: how much had to survive each, and whether it did."""
-    if not ended:
-        return ""
-    rows = []
-    for boot in ended[-_BOOTS_MAX:]:
-        if boot.lost:
-            fate = f'<span class="violated">✕ {plural(boot.lost, "session")} not as before</span>'
-        elif boot.sessions_before is None:
-            fate = '<span class="unknown">not known</span>'
-        elif not boot.sessions_before:
-            fate = '<span class="soft">no session to survive it</span>'
-        else:
-            fate = '<span class="ok">✓ all there</span>'
-        before = "" if boot.sessions_before is None else count(boot.sessions_before)
-        after = "" if boot.sessions_after is None else count(boot.sessions_after)
-        how = "crash" if boot.end == "crash" else "clean stop"
-        rows.append(
-            f'<tr><th scope="row">{when(boot.ended_us)}</th><td>{fate}</td>'
-            f'<td class="number">{before}</td><td class="number">{after}</td><td>{how}</td>'
-            f'<td>{name(boot.node)}</td><td class="number">{boot.boot}</td></tr>'
-        )
-    heads = ("Time (UTC)", "Survived", "Sessions before", "After", "Ended by", "Broker", "Start")
-    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Ends of the broker\'s lives">'
-        f'<table class="deaths"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    return {
+        "node": node,
+        "words": f"{plural(len(boots), 'start')}, {plural(crashes, 'crash', 'crashes')}",
+        "lives": lived,
+        "ends": ends,
+        "gaps": gaps,
+    }
 
 
 # -- findings and gaps -----------------------------------------------------------------------------
 
 
-def _oddities(picture: Picture) -> str:
+def _oddities(picture: Picture) -> Markup:
     findings = sorted(picture.findings, key=lambda finding: -finding.score)
-    if not findings:
-        body = charts.empty("Nothing out of the ordinary.")
-    else:
-        items = "".join(_finding(finding) for finding in findings[:_FINDINGS_MAX])
-        more = (
-            f'<p class="soft">The {_FINDINGS_MAX} oddest of {count(len(findings))}; '
-            "all are in <code>findings/</code>.</p>"
-            if len(findings) > _FINDINGS_MAX
-            else ""
-        )
-        body = f'<ul class="findings">{items}</ul>{more}'
-    return (
-        '<section aria-labelledby="odd-title"><h2 id="odd-title">Worth a look</h2>'
-        f'<p class="soft">No invariant forbids these. Each is named with its reason.</p>{body}'
-        "</section>"
-    )
+    return render("oddities", findings=findings[:_FINDINGS_MAX], total=len(findings), kinds=KINDS)
 
 
-def _finding(finding: Finding) -> str:
-    at = when(finding.at_us) if finding.at_us is not None else ""
-    who = " · ".join(name(text) for text in (finding.tenant, finding.subject) if text)
-    kind = KINDS.get(finding.kind, finding.kind.replace("_", " "))
-    return (
-        f'<li><b>{escape(visible(kind))}</b><span class="who">{who}</span>'
-        f'<span class="why">{escape(visible(finding.reason))}</span>'
-        f'<span class="soft at">{at}</span></li>'
-    )
-
-
-def _gaps(picture: Picture) -> str:
-    hidden = [check.id for check in picture.checks if check.outcome == "unknown"]
-    if not picture.gaps:
-        body = charts.empty("The history has no gaps.")
-    else:
-        items = "".join(_gap(gap) for gap in picture.gaps[:_GAPS_MAX])
-        more = (
-            f'<p class="soft">and {plural(len(picture.gaps) - _GAPS_MAX, "more gap")}</p>'
-            if len(picture.gaps) > _GAPS_MAX
-            else ""
-        )
-        body = f'<ul class="findings">{items}</ul>{more}'
-    links = ", ".join(f'<a href="#{escape(id)}">{escape(id)}</a>' for id in hidden)
-    told = (
-        '<p class="soft">Cannot be told because of gaps, open ends or the level of detail: '
-        f"{links}.</p>"
-        if hidden
-        else ""
-    )
-    return (
-        '<section aria-labelledby="gaps-title"><h2 id="gaps-title">Gaps, and what they hide</h2>'
-        f"{told}{body}</section>"
-    )
-
-
-def _gap(gap: Gap) -> str:
-    if gap.to_us is None:
-        until = "still open at the end"
-    else:
-        until = f"for {duration((gap.to_us - gap.from_us) / 1e6)}"
-    number = "" if gap.count is None else f", {plural(gap.count, 'event')} not recorded"
-    return (
-        f"<li><b>{escape(visible(gap.reason).replace('_', ' '))}</b>"
-        f'<span class="who">{name(gap.node, empty="broker")} · start {gap.boot}</span>'
-        f'<span class="why">{until}{number}. {escape(visible(gap.detail))}</span>'
-        f'<span class="soft at">{when(gap.from_us)}</span></li>'
+def _gaps(picture: Picture) -> Markup:
+    return render(
+        "gaps",
+        gaps=picture.gaps[:_GAPS_MAX],
+        left=len(picture.gaps) - _GAPS_MAX,
+        hidden=[check.id for check in picture.checks if check.outcome == "unknown"],
+        marks=nodes.classes(picture),
     )
 
 
@@ -265,7 +163,7 @@ def _nothing(picture: Picture, sentence: str, levels: Collection[str] = MESSAGE_
     return sentence if recorded == "all" else f"{sentence.rstrip('.')}, in what was recorded."
 
 
-def _books(picture: Picture) -> str:
+def _books(picture: Picture) -> Markup:
     times = [minute.at_us for minute in picture.minutes]
 
     def stage(label: str, tone: str, key: str) -> Series:
@@ -311,7 +209,7 @@ def _books(picture: Picture) -> str:
     )  # fmt: skip
 
 
-def _owed(picture: Picture) -> str:
+def _owed(picture: Picture) -> Markup:
     times = [minute.at_us for minute in picture.owed]
     if not times:
         return _card(
@@ -362,23 +260,18 @@ def _quantiles(durations: Histogram) -> str:
     return f"half within {duration(values[0] / 1000)}, 99 % within {duration(values[1] / 1000)}"
 
 
-def _latency(picture: Picture) -> str:
+def _latency(picture: Picture) -> Markup:
     body = charts.histogram(
         picture.latency,
         label=f"How long sessions took to acknowledge: {_quantiles(picture.latency) or 'no data'}.",
         tone="ok",
         unit="deliveries",
     )
-    if picture.slow:
-        rows = "".join(
-            f'<li><span class="name">{_who(slow.tenant, slow.client_id)}</span>'
-            f"<b>{duration((slow.latency.quantile_ms(0.5) or 0) / 1000)}</b>"
-            f'<span class="soft">half of {compact(slow.latency.total)}</span></li>'
-            for slow in picture.slow[:5]
-        )
-        body += f'<h4>Slowest consumers</h4><ol class="list">{rows}</ol>'
+    slow = [
+        (each, duration((each.latency.quantile_ms(0.5) or 0) / 1000)) for each in picture.slow[:5]
+    ]
     lead = f"{compact(picture.latency.total)} acknowledged: {_quantiles(picture.latency)}."
-    body += f'<p class="soft again">{_sent_again(picture)}</p>'
+    body = render("latency", chart=body, slow=slow, again=_sent_again(picture))
     return _card("From stored to acknowledged", body, lead=lead if picture.latency.total else "")
 
 
@@ -393,7 +286,7 @@ def _sent_again(picture: Picture) -> str:
     return f"Sent again: {plural(again, 'delivery', 'deliveries')}, {share:.2%} of {count(first)}."
 
 
-def _offline(picture: Picture) -> str:
+def _offline(picture: Picture) -> Markup:
     body = charts.histogram(
         picture.offline,
         label=f"How long sessions were away: {_quantiles(picture.offline) or 'no data'}.",
@@ -401,38 +294,35 @@ def _offline(picture: Picture) -> str:
         unit="absences",
     )
     if picture.ages.total:
-        body += "<h4>How old sessions became</h4>" + charts.histogram(
+        ages = charts.histogram(
             picture.ages,
             label=f"How old sessions became: {_quantiles(picture.ages)}.",
             tone="age",
             unit="sessions",
         )
+        body += Markup("<h4>How old sessions became</h4>") + ages
     lead = f"{plural(picture.offline.total, 'absence')}: {_quantiles(picture.offline)}."
     return _card("Time away", body, lead=lead if picture.offline.total else "")
 
 
-def _backlogs(picture: Picture) -> str:
+def _backlogs(picture: Picture) -> Markup:
     shown = [backlog for backlog in picture.backlogs if backlog.points][:_BACKLOGS_MAX]
     if not shown:
         body = charts.empty(_nothing(picture, "No session had a backlog."))
         return _card("Backlogs", body, wide=True)
     begin = min(backlog.points[0][0] for backlog in shown)
     end = max(max(backlog.points[-1][0] for backlog in shown), begin + 1)
-    items = []
+    curves = []
     for backlog in shown:
         last = backlog.points[-1][1]
         curve = charts.spark(
             backlog.points, begin=begin, end=end, top=backlog.worst,
             tone="violated" if backlog.growth > 0 and last == backlog.worst else "open",
         )  # fmt: skip
-        items.append(
-            f'<li><p class="name">{_who(backlog.tenant, backlog.client_id)}</p>{curve}'
-            f'<p class="soft">up to <b>{count(backlog.worst)}</b>, at the end '
-            f"<b>{count(last)}</b></p></li>"
-        )
+        curves.append((backlog, curve, last))
     return _card(
         "Backlogs: the sessions that were owed most",
-        f'<ul class="sparks">{"".join(items)}</ul>',
+        render("backlogs", curves=curves),
         lead="Messages owed and not done, each curve to its own scale, all over the same time.",
         wide=True,
     )
@@ -441,43 +331,40 @@ def _backlogs(picture: Picture) -> str:
 # -- who and how much ------------------------------------------------------------------------------
 
 
-def _who(tenant: str, client_id: str) -> str:
-    who = name(client_id, empty="(empty client id)")
-    return f'{who} <span class="soft">{name(tenant)}</span>' if tenant else who
+def _who(tenant: str, client_id: str) -> Markup:
+    return render("who", tenant=tenant, client_id=client_id)
 
 
-def _bars(rows: Sequence[tuple[str, float, str]], tone: str) -> str:
-    """Return horizontal bars; rows are (label as HTML, value, text beside the bar)."""
+def _bars(rows: Sequence[tuple[str, float, Markup]], tone: str) -> Markup:
+    """Return horizontal bars; rows are (label, value, text beside the bar)."""
     top = max((value for _, value, _ in rows), default=0) or 1
-    items = "".join(
-        f'<li><span class="name">{label}</span><span class="soft">{text}</span>'
-        f'<span class="bar" aria-hidden="true"><i class="{tone}" '
-        f'style="width:{max(value / top * 100, 0.4):.1f}%"></i></span></li>'
+    shown = [
+        {"label": label, "text": text, "width": f"{max(value / top * 100, 0.4):.1f}"}
         for label, value, text in rows[:_BARS_MAX]
-    )
-    return f'<ol class="bars">{items}</ol>'
+    ]
+    return render("bars", rows=shown, tone=tone)
 
 
-def _talkers(picture: Picture) -> str:
+def _strong(number: str, rest: str) -> Markup:
+    return Markup("<b>{}</b>{}").format(number, rest)
+
+
+def _talkers(picture: Picture) -> Markup:
     if not picture.talkers:
         return _card("Top talkers", charts.empty(_nothing(picture, "Nobody published.")))
     rows = []
     for talker in picture.talkers:
         fan_out = talker.fan_out
         spread = "" if fan_out is None else f", each to {compact(fan_out)}"
-        noun = f"message{'s' * (talker.messages != 1)}"
-        text = f"<b>{compact(talker.messages)}</b> {noun}, {size(talker.total_bytes)}{spread}"
-        rows.append((_who(talker.tenant, talker.client_id), float(talker.messages), text))
+        noun = f" message{'s' * (talker.messages != 1)}"
+        told = _strong(compact(talker.messages), f"{noun}, {size(talker.total_bytes)}{spread}")
+        rows.append((_who(talker.tenant, talker.client_id), float(talker.messages), told))
     return _card("Top talkers", _bars(rows, "ok"))
 
 
-def _drops(picture: Picture) -> str:
+def _drops(picture: Picture) -> Markup:
     rows = [
-        (
-            escape(visible(drop.reason).replace("_", " ")),
-            float(drop.count),
-            f"<b>{count(drop.count)}</b>",
-        )
+        (plain(drop.reason).replace("_", " "), float(drop.count), _strong(count(drop.count), ""))
         for drop in sorted(picture.drops, key=lambda drop: -drop.count)
     ]
     body = (
@@ -491,10 +378,10 @@ def _drops(picture: Picture) -> str:
         if picture.expired
         else _nothing(picture, "Nothing expired unread.", BOOK_LEVELS)
     )
-    return _card("Dropped and expired", f'{body}<p class="soft">{waste}</p>')
+    return _card("Dropped and expired", body + Markup('<p class="soft">{}</p>').format(waste))
 
 
-def _retained(picture: Picture) -> str:
+def _retained(picture: Picture) -> Markup:
     if not picture.retained:
         return _card("Retained messages", charts.empty("No retained message was set or cleared."))
     last, total = picture.retained[-1][1:]
@@ -524,56 +411,40 @@ def _held(levels: Sequence[tuple[int, int, int]], bin_us: int) -> tuple[list[int
     return times, values
 
 
-def _churn(picture: Picture) -> str:
+def _churn(picture: Picture) -> Markup:
     if not picture.churn:
         return _card("Coming and going", charts.empty("Nobody connected."))
     rows = []
     for churn in picture.churn:
-        parts = [f"<b>{compact(churn.connects)}</b> connect{'s' * (churn.connects != 1)}"]
+        rest = f" connect{'s' * (churn.connects != 1)}"
         if churn.takeovers:
-            parts.append(f"{compact(churn.takeovers)} takeover{'s' * (churn.takeovers != 1)}")
+            rest += f", {compact(churn.takeovers)} takeover{'s' * (churn.takeovers != 1)}"
         if churn.lost:
-            parts.append(f"{compact(churn.lost)} lost")
+            rest += f", {compact(churn.lost)} lost"
         label = _who(churn.tenant, churn.client_id)
-        rows.append((label, float(churn.connects), ", ".join(parts)))
+        rows.append((label, float(churn.connects), _strong(compact(churn.connects), rest)))
     return _card("Coming and going", _bars(rows, "away"))
 
 
-def _bills(picture: Picture) -> str:
+def _bills(picture: Picture) -> Markup:
     if not picture.bills:
-        return ""
+        return Markup("")
     bills = sorted(picture.bills, key=lambda bill: -bill.byte_hours)
     shown = bills[: 2 * _BARS_MAX]
     hours = sorted({hour for bill in shown for hour, _ in bill.hours})
     rows = []
     for bill in shown:
-        spark = ""
+        curve = Markup("")
         if len(hours) > 1 and bill.hours:
             top = max(value for _, value in bill.hours)
             points = [(hour, round(value / (top or 1) * 1000)) for hour, value in bill.hours]
-            spark = charts.spark(
+            curve = charts.spark(
                 points, begin=hours[0], end=hours[-1] + 3_600_000_000, top=1000, tone="retained"
             )
-        rows.append(
-            f'<tr><th scope="row">{name(bill.tenant, empty="(no tenant)")}</th>'
-            f'<td class="number">{count(bill.accepted)}</td>'
-            f'<td class="number">{size(bill.total_bytes)}</td>'
-            f'<td class="number">{count(bill.delivered)}</td>'
-            f'<td class="number">{count(bill.dropped)}</td>'
-            f'<td class="number"><b>{size(bill.byte_hours)}·h</b></td><td>{spark}</td></tr>'
-        )
-    heads = ("Tenant", "Accepted", "Payload", "Delivered", "Dropped", "Stored", "By the hour")
-    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
-    more = (
-        f'<p class="soft">The {len(shown)} largest of {count(len(bills))} tenants.</p>'
-        if len(bills) > len(shown)
-        else ""
-    )
+        rows.append((bill, curve))
     return _card(
         "Storage bill by tenant",
-        '<div class="scroll" tabindex="0" role="region" aria-label="Storage bill by tenant">'
-        f'<table class="bills"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>{more}",
+        render("bills", rows=rows, total=len(bills)),
         lead="Stored: bytes owed to sessions, times the hours until they were done.",
         wide=True,
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Outcome = Literal["ok", "violated", "unknown"]
-# How a result is shown. `idle` means not tested.
-Look = Literal["ok", "violated", "unknown", "idle"]
+# How a result is shown. `idle` means not tested, `suppressed` ok but for what was suppressed.
+Look = Literal["ok", "violated", "unknown", "suppressed", "idle"]
 Recorded = Literal["all", "some", "none"]
 # Levels of detail that record rows of single messages, and those that record books.
 MESSAGE_LEVELS: Final = ("full", "sampled")
@@ -45,10 +45,13 @@ class Check:
     earlier: tuple[int, int, int] = (0, 0, 0)  # checked, violated, unknown: in all runs before
     untested: int = 0  # of `unknown`: stretches of time without the rows that it needs
     tested_by: frozenset[str] = frozenset()  # what must have been recorded, see `Covered`
+    suppressed: int = 0  # violations that count no more, with a reason
 
     @property
     def look(self) -> Look:
         """Return how it is shown; an invariant with nothing to check gets no tick."""
+        if self.outcome == "ok" and self.suppressed:
+            return "suppressed"
         return "idle" if self.outcome == "ok" and not self.checked else self.outcome
 
 
@@ -99,6 +102,55 @@ class Traced:
     client_id: str
     judged: int
     not_judged: int
+
+
+@dataclass(slots=True)
+class Told:
+    """One row of the history, in words."""
+
+    at_us: int
+    node: str
+    boot: int
+    seq: int
+    client_id: str
+    text: str
+    is_witness: bool = False  # the row that the finding names
+
+
+@dataclass(slots=True)
+class Story:
+    """The rows around a witness, in their order; `left_out` more were there."""
+
+    invariant: str
+    number: int  # of the witness, in the list of its invariant
+    node: str
+    rows: list[Told]
+    left_out: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """The verdict of one run, for the strip of all of them."""
+
+    batch: int
+    status: Outcome
+    to_us: int
+    rows: int
+    violated: int
+    unknown: int
+    statuses: dict[str, str] = field(default_factory=dict)  # of each invariant
+
+
+@dataclass(slots=True)
+class Suppression:
+    """A rule that says which violations count no more, and what it did in this run."""
+
+    invariant: str
+    whom: str  # node, session, message, as text
+    reason: str
+    expires: str  # a date
+    state: str  # used, unused, expired
+    violations: int = 0
 
 
 @dataclass(slots=True)
@@ -261,6 +313,9 @@ class Picture:
     bills: list[Bill] = field(default_factory=list)
     clients: int = 0  # distinct clients that connected
     findings: list[Finding] = field(default_factory=list)
+    stories: list[Story] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # the newest is the last
+    suppressions: list[Suppression] = field(default_factory=list)
 
     def records(self, levels: Collection[str] = MESSAGE_LEVELS) -> Recorded:
         """Return for how much of the history the level of detail was one of `levels`."""

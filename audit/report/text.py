@@ -4,12 +4,15 @@ Names come from clients of the broker: they may contain markup, control characte
 text, and be 64 KiB long. `name` makes them harmless and short.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from html import escape
 from typing import Any, Final
 
+from markupsafe import Markup
+
 NAME_MAX: Final = 80  # characters of a name that are shown
+PLAIN_MAX: Final = 400  # characters of a sentence that names something
 _BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _COMPACT: Final = ("", "k", "M", "G", "T", "P")
 # Invisible or direction-changing characters that `str.isprintable` lets through or that would
@@ -37,15 +40,26 @@ def _shown(character: str) -> str:
     return "\ufffd"
 
 
-def name(text: str, *, empty: str = "(none)") -> str:
+def name(text: str, *, empty: str = "(none)") -> Markup:
     """Return a client's name as HTML: escaped, direction isolated, cut if long."""
     if not text:
-        return f'<span class="none">{escape(empty)}</span>'
+        return Markup('<span class="none">{}</span>').format(empty)
     shown = visible(text)
     if len(shown) <= NAME_MAX:
-        return f"<bdi>{escape(shown)}</bdi>"
+        return Markup("<bdi>{}</bdi>").format(shown)
     short = f"{shown[: NAME_MAX - 1]}…"
-    return f'<bdi title="{escape(shown[:1024])}">{escape(short)}</bdi>'
+    return Markup('<bdi title="{}">{}</bdi>').format(shown[:1024], short)
+
+
+def plain(text: object, most: int = PLAIN_MAX) -> str:
+    """Return text from outside on one line, harmless and cut if long; a template escapes it."""
+    shown = visible(str(text))
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def json_text(value: object) -> str:
+    """Return a value as compact JSON, for an attribute."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def count(number: int) -> str:
@@ -107,10 +121,11 @@ def moment(at_us: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
 
 
-def when(at_us: int) -> str:
+def when(at_us: int) -> Markup:
     """Return a time to the second as an HTML `time` element."""
     at = moment(at_us)
-    return f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S}</time>'
+    shown = f"{at:%Y-%m-%d %H:%M:%S}"
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), shown)
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

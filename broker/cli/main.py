@@ -77,8 +77,21 @@ def build_parser() -> argparse.ArgumentParser:
     top.add(commands)
     trace.add(commands)
     log.add(commands)
-    completion.add(commands, build_parser)
+    completion.add(commands, build_whole_parser)
     _add_suites(commands)
+    return parser
+
+
+def build_whole_parser() -> argparse.ArgumentParser:
+    """Return the same with the parsers of the suites in their places: for completion."""
+    from audit.command import build_parser as audit
+    from conformance.command import build_parser as conformance
+
+    parser = build_parser()
+    (commands,) = (each for each in parser._actions if each.dest == "command")
+    assert isinstance(commands.choices, dict)
+    commands.choices["audit"] = audit("holdfast audit")
+    commands.choices["conformance"] = conformance("holdfast conformance")
     return parser
 
 

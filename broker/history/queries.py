@@ -2,7 +2,7 @@
 
 Reads the data directory of a running or a stopped broker and changes nothing in it. Yields lines;
 `broker.cli.history` prints them. Expected failures are `HistoryError`, a line for the operator.
-Read next: `broker.history.reader`, `broker.history.text`, `broker.history.export_copy`.
+Read next: `broker.history.reader`, `storage.history.words`, `broker.history.export_copy`.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from broker.configuration.config import Config
 from broker.history.location import Place, find
 from broker.history.reader import Event, History
 from broker.history.segment_process_link import HOW_TO_INSTALL
-from broker.history.text import describe, printable
 from storage.errors import StorageError
 from storage.history import witness
 from storage.history.chain import Chained
 from storage.history.packed_rows import shortened
 from storage.history.segment_names import SegmentName
 from storage.history.witness import WitnessError
+from storage.history.words import describe, printable
 
 FOLLOW_S: Final = 2.0  # between two reads: each opens the database, which replays its log
 TRIES: Final = 5  # to open a database while its broker deletes files

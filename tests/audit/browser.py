@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from websockets.sync.client import ClientConnection, connect
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome")
 START_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / ".cache" / "axe-4.14.1" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def find() -> str | None:
@@ -91,6 +94,24 @@ class Page:
             for event in self.events
             if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
         ]
+
+    def violations(self) -> list[str]:
+        """Return what axe-core finds, a line for each rule and place; none without axe-core."""
+        if not AXE.exists():
+            assert "HOLDFAST_TEST_REQUIRE_SERVERS" not in os.environ, "no axe-core"
+            return []
+        if not self.evaluate("typeof axe === 'object'"):
+            self.evaluate(AXE.read_text() + "; true")
+        told = (
+            "axe.run(document).then(found => found.violations.flatMap(rule => rule.nodes.map("
+            "node => `${rule.id}: ${rule.help}: ${node.html.slice(0, 200)}`)))"
+        )
+        result = self.send(
+            "Runtime.evaluate", expression=told, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        found: list[str] = result["result"]["value"]
+        return found
 
     def screenshot(self, path: Path) -> None:
         """Save the whole page, top to bottom, as PNG."""

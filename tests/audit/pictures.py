@@ -18,8 +18,12 @@ from audit.report.summary import (
     Histogram,
     Minute,
     Picture,
+    Run,
     Slow,
+    Story,
+    Suppression,
     Talker,
+    Told,
 )
 
 MINUTE = 60_000_000
@@ -157,6 +161,38 @@ def busy() -> Picture:
     )  # fmt: skip
 
 
+def runs(number: int) -> list[Run]:
+    """Return so many runs, the last violated."""
+    found = []
+    for batch in range(number):
+        status: Literal["ok", "violated", "unknown"] = "unknown" if batch % 5 == 3 else "ok"
+        lost = 0
+        if batch == number - 1:
+            status, lost = "violated", 56
+        found.append(
+            Run(batch, status, BEGIN + batch * HOUR, 40_000 + 900 * (batch % 7), lost,
+                17 * (batch % 5 == 3), {"L2": "violated" if lost else "ok", "H1": "ok"})
+        )  # fmt: skip
+    return found
+
+
+def story(invariant: str, number: int = 0, node: str = "holdfast-1", rows: int = 9) -> Story:
+    """Return the story of a message that was passed over."""
+    said = ("published message 991000 to 'line/1' at QoS 1, 42 bytes, packet id 7",
+            "message 991000 is durable", "got its acknowledgement of message 991000, packet id 7",
+            "message 991000 stored for stream 3", "disconnected: connection lost",
+            "broker started: recording full, the boot before has 118,000 events",
+            "connected, session resumed: MQTT 5.0, 3 subscriptions, 1 in flight",
+            "was sent message 991001 at QoS 1, packet id 8",
+            "acknowledged message 991001, packet id 8")  # fmt: skip
+    told = [
+        Told(BEGIN + at * 350_000, node, 1 + (at > 4), 118_000 + at,
+             "gateway-7" if at < 4 else "line-0/recorder" if at != 5 else "", said[at % 9], at == 7)
+        for at in range(rows)
+    ]  # fmt: skip
+    return Story(invariant, number, node, told, 12)
+
+
 def violated() -> Picture:
     """Return the busy morning with sessions lost in a crash, messages lost, and a gap."""
     picture = busy()
@@ -187,6 +223,16 @@ def violated() -> Picture:
             }
             for i in range(min(number, 100))
         ]  # fmt: skip
+    picture.stories = [story("L2"), story("L2", 1), story("S5"), story("D3")]
+    picture.runs, picture.batches = runs(31), 31
+    picture.suppressions = [
+        Suppression("D2", "node holdfast-1, session 7", "A test client sends without DUP.",
+                    "2027-01-31", "used", 4),
+        Suppression("W1", "node holdfast-1", "Restored by hand.", "2026-10-31", "expired"),
+    ]  # fmt: skip
+    quiet = picture.check("D2")
+    assert quiet is not None
+    quiet.violated = quiet.suppressed = 4
     for name in ("O1", "R1"):
         check = picture.check(name)
         assert check is not None
@@ -244,5 +290,11 @@ def hostile() -> Picture:
         drop.reason = HOSTILE
     for finding in picture.findings:
         finding.kind = finding.tenant = finding.subject = finding.reason = HOSTILE
+    for told in picture.stories:
+        told.node = HOSTILE
+        for row in told.rows:
+            row.text = row.client_id = HOSTILE
+    for each in picture.suppressions:
+        each.invariant = each.whom = each.reason = each.expires = HOSTILE
     picture.details = [HOSTILE]
     return picture

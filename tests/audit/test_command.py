@@ -1,9 +1,11 @@
 """The command line: exit codes, one clear line for whatever cannot be done, and what it prints."""
 
+import argparse
 import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +34,11 @@ def call(*arguments: str) -> int:
      ("run", "--history", "x", "--memory", "lots"), ("run", "--history", "x", "--horizon", "-1"),
      ("run", "--history", "x", "--memory", "100m"), ("run", "--history", "x", "--master", "any"),
      ("run", "--history", "x", "--master", "local[x]"),
-     ("run", "--history", "x", "--master", "local[0]")],
+     ("run", "--history", "x", "--master", "local[0]"),
+     ("run", "--history", "x", "--webhook", "example.com"),
+     ("explain", "--history", "x"), ("explain", "--history", "x", "--message", "L2"),
+     ("explain", "--history", "x", "--message", "1", "--session", "1"),
+     ("diff", "a"), ("diff", "a", "b", "--tolerance", "2"), ("views", "--dialect", "oracle")],
 )  # fmt: skip
 def test_a_usage_error_is_no_verdict(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -222,3 +228,131 @@ def test_the_verdict_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> 
         "verdict: violated\n  L2 violated 1,234 times: no message is lost\n"
         "  cannot be told: O1\nreport: out/report.html\n"
     )
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    """Return what a run would be asked with."""
+    return command.build_parser("holdfast audit").parse_args(["run", "--history", "h", *arguments])
+
+
+DOCUMENT: dict[str, object] = {
+    "status": "ok", "batch": 0, "rows": 1, "from": "2026-01-01T00:00:00+00:00",
+    "to": "2026-01-01T00:00:00+00:00", "invariants": {}, "suppressions": [],
+}  # fmt: skip
+
+
+def test_an_ok_that_could_not_be_told_has_a_status_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = options("--textfile", str(tmp_path / "none" / "x.prom"))
+    assert command._tell(asked, DOCUMENT, None, 0) == command.EXIT_UNTOLD == 4
+    assert command._tell(asked, DOCUMENT, None, 2) == 2
+    assert command._tell(asked, DOCUMENT, None, 3) == 3
+    lines = capsys.readouterr().err.splitlines()
+    path = tmp_path / "none" / "x.prom"
+    assert lines == [f"holdfast audit: --textfile {path}: No such file or directory"] * 3
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/token"
+        assert command._tell(options("--webhook", url), DOCUMENT, None, 0) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("holdfast audit: --webhook: 127.0.0.1: ")
+    asked = options("--textfile", str(tmp_path / "x.prom"))
+    assert command._tell(asked, DOCUMENT, None, 0) == 0
+    assert "holdfast_audit_status" in (tmp_path / "x.prom").read_text()
+
+
+def test_a_textfile_without_a_folder_and_bad_rules_are_found_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ("run", "--history", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert call(*base, "--textfile", str(tmp_path / "none" / "x.prom")) == 1
+    rules = tmp_path / "rules.toml"
+    assert call(*base, "--suppressions", str(rules)) == 1
+    rules.write_text("[[suppress]]\ninvariant = 'L2'\nnode = 'n'\nreason = 'r'\n")
+    assert call(*base, "--suppressions", str(rules)) == 1
+    rules.write_bytes(b"\xff")
+    assert call(*base, "--suppressions", str(rules)) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"holdfast audit: --textfile {tmp_path / 'none' / 'x.prom'}: no such folder",
+        f"holdfast audit: --suppressions {rules}: No such file or directory",
+        f"holdfast audit: --suppressions {rules}: suppress[1].expires: missing; "
+        "expected a day such as 2027-01-31",
+        f"holdfast audit: --suppressions {rules}: no UTF-8",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_suppressed_and_what_expired_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {
+        "status": "violated",
+        "invariants": {"L2": {"status": "violated", "violated": 3, "suppressed": 2, "title": "t"},
+                       "D2": {"status": "ok", "violated": 1, "suppressed": 1, "title": "u"}},
+        "suppressions": [{"state": "expired", "expires": "2026-01-01", "invariant": "W1",
+                          "whom": "node n"}],
+    }  # fmt: skip
+    command._say(document, None)
+    assert capsys.readouterr().out.splitlines() == [
+        "verdict: violated", "  L2 violated 1 time: t", "  L2 suppressed 2 times",
+        "  D2 suppressed 1 time", "  suppression expired on 2026-01-01: W1, node n",
+    ]  # fmt: skip
+
+
+def test_explain_says_it_or_says_that_nothing_is_known(
+    tmp_path: Path, history, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history.boot()
+    client = history.session("c")
+    client.create()
+    client.row("msg_accepted", msg=5, topic="t", pub_qos=1)
+    history.write(tmp_path)
+    asked = ("explain", "--history", str(tmp_path))
+    assert call(*asked, "--message", "5") == 0
+    assert capsys.readouterr().out.startswith("message 5 on node n1:\n  published by 'c' to 't'")
+    assert call(*asked, "--session", str(client.number), "--node", "n1") == 0
+    assert f"session {client.number} of 'c' on node n1:" in capsys.readouterr().out
+    assert call(*asked, "--message", "6") == 1
+    assert call(*asked, "--message", "5", "--node", "n2") == 1
+    assert call("explain", "--history", str(tmp_path / "x"), "--message", "5") == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "holdfast audit: no row of this history is about message 6",
+        "holdfast audit: n2: no such node; there are n1",
+        f"holdfast audit: {tmp_path / 'x'}: no such folder",
+    ]
+
+
+def test_diff_and_views_say_what_they_find(
+    tmp_path: Path, history, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node in ("n1", "n2"):
+        history.node = node
+        history.boot()
+    history.write(tmp_path)
+    nodes = ("diff", "--history", str(tmp_path))
+    assert call(*nodes, "n1", "n2") == 0
+    assert capsys.readouterr().out.endswith("nothing differs\n")
+    history.session("c").create()
+    history.write(tmp_path)
+    assert call(*nodes, "n1", "n2") == command.EXIT_DIFFERS == 2
+    assert capsys.readouterr().out.endswith("2 differ\n")
+    assert call("diff", str(tmp_path), str(tmp_path)) == 1
+    assert "no verdict.json" in capsys.readouterr().err
+    assert call("views", "--out", str(tmp_path)) == 0
+    assert capsys.readouterr().out == ""
+    assert call("views", "--out", "s3a://b/o", "--dialect", "spark") == 0
+    assert "CREATE OR REPLACE TEMPORARY VIEW audit_sessions" in capsys.readouterr().out
+
+
+def test_what_needs_no_spark_starts_without_it(tmp_path: Path, history) -> None:
+    history.boot()
+    history.row("msg_accepted", msg=5, topic="t", pub_qos=0)
+    history.write(tmp_path)
+    script = (
+        "import sys\n"
+        "for name in ('pyspark', 'jinja2'): sys.modules[name] = None\n"
+        "from audit.command import main\n"
+        f"sys.exit(main(['explain', '--history', {str(tmp_path)!r}, '--message', '5'])"
+        " or main(['views', '--out', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

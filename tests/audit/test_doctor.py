@@ -116,7 +116,7 @@ def test_results_and_history_are_looked_at(tmp_path: Path) -> None:
 
 def test_nothing_is_asked_of_the_machine_that_it_cannot_answer() -> None:
     names = [finding.name for finding in doctor.examine(history=None, out=".")]
-    assert names == ["Python", "Java", "pyspark", "pyarrow", "pandas", "numpy", "memory",
+    assert names == ["Python", "Java", "pyspark", "pyarrow", "pandas", "numpy", "jinja2", "memory",
                      "temporary space", "results"]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """A run: batches that neither overlap nor forget, verdicts, exit codes."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from audit import batch_state
 from audit.checks import log_checks
-from audit.run import NothingToAudit, Part, run
+from audit.checks.suppressions import Rule
+from audit.run import NothingToAudit, Part, Wishes, run
 
 # What batches, verdicts and exit codes need; the other parts have tests of their own.
 LOG = (Part("the log", log_checks.check, log_checks.carry),)
@@ -66,6 +68,45 @@ def test_a_torn_segment_is_a_hole_and_no_crash(
     assert verdict.status == "violated"
     (witness,) = verdict.document["invariants"]["H1"]["witnesses"]
     assert witness["reason"] == f"unreadable segment {torn.name}"
+
+
+def test_a_verdict_alone_has_no_tables_and_what_is_suppressed_does_not_count(
+    spark: SparkSession, tmp_path: Path, history
+) -> None:
+    source, out = tmp_path / "history", tmp_path / "out"
+    history.boot()
+    history.row("gc_run", count=0)
+    history.lose(3)
+    for _ in range(2):
+        history.row("gc_run", count=0)
+    history.row("shutdown")
+    last = history.write(source, segments=3)[-1]
+    rule = Rule("H1", "segments were deleted by hand", date(2026, 12, 1), node="n1")
+    late = last.rename(tmp_path / last.name)
+    wishes = Wishes(verdict_only=True, rules=[rule], today=date(2026, 11, 1))
+    told = run(spark, str(source), str(out), progress=_quiet, parts=LOG, wishes=wishes)
+    found = told.document["invariants"]["H1"]
+    # No violation counts, but what was in the hole is as unknown as before.
+    assert (told.exit_code, found["status"]) == (3, "unknown")
+    assert (found["violated"], found["suppressed"]) == (1, 1)
+    assert found["witnesses"][0]["suppressed"] == "segments were deleted by hand"
+    assert told.document["totals"]["H1"]["violated"] == 0
+    assert [each["state"] for each in told.document["suppressions"]] == ["used"]
+    assert sorted(each.name for each in out.iterdir()) == ["state", "verdict.json", "verdicts"]
+
+    # Without a rule it counts again, and the other way round; nothing else is judged again.
+    bare = run(spark, str(source), str(out), progress=_quiet, parts=LOG)
+    assert (bare.exit_code, bare.document["totals"]["H1"]["violated"]) == (2, 1)
+    assert json.loads((out / "verdict.json").read_text()) == bare.document
+    again = run(spark, str(source), str(out), progress=_quiet, parts=LOG, wishes=wishes)
+    assert again.document == told.document
+    assert batch_state.load(spark, str(out)).totals == told.document["totals"]
+
+    late.rename(last)
+    after = run(spark, str(source), str(out), progress=_quiet, parts=LOG)
+    assert after.document["batch"] == 1, "the state of the verdict alone was kept"
+    assert (out / "tables" / "violations" / "batch=1").is_dir()
+    assert (out / "stories" / "batch-00000001.json").read_text().startswith("[")
 
 
 def test_no_segment_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from broker.admin import records
 from broker.configuration.config import Config
 from broker.history import queries
-from broker.history.text import Event, describe
+from storage.history.words import Event, describe
 from storage.time import machine_clocks
 
 EVENTS_MAX: Final = 100  # of a client; the newest

@@ -99,7 +99,7 @@ def run_show(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_lines([json.dumps(row, indent=2)])
         return EXIT_OK
-    from broker.history.text import printable
+    from storage.history.words import printable
 
     filters = row.pop("topic_filters")
     row["protocol_version"] = _version(row["protocol_version"])

@@ -22,7 +22,7 @@ from broker.cli.command import (
     load_config,
     print_lines,
 )
-from broker.history.text import printable
+from storage.history.words import printable
 
 if TYPE_CHECKING:
     from broker.operations.backend_verify import Pass, Tally

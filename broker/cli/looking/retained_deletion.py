@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     """Print the topics whose retained messages would go."""
-    from broker.history.text import printable
     from broker.operations.looking.retained_messages import RetainedMessages
+    from storage.history.words import printable
 
     with look(options) as (store, time, problems):
         retained = RetainedMessages(store, time.now_ms, problems)

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any, Final
 
-from broker.history.text import printable
+from storage.history.words import printable
 
 Figures = dict[str, Any]
 

@@ -127,7 +127,7 @@ def _left_out(options: argparse.Namespace, count: int) -> Iterator[str]:
 
 def text_of(line: dict[str, Any]) -> str:
     """Return a line of a trace for people; names of clients are escaped."""
-    from broker.history.text import printable
+    from storage.history.words import printable
 
     words = [moment(line["at_ms"]), printable(line["client_id"]) or "-"]
     words.append(ARROWS[line["direction"]])

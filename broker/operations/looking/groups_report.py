@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from broker.history.text import printable
 from broker.operations.looking.listing import Listing
 from broker.operations.looking.shared_groups import Member, SharedGroup
 from broker.operations.sessions.columns import table
+from storage.history.words import printable
 
 COLUMNS: Final = (
     ("NAME", "share_name"),

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from broker.history.text import printable
 from broker.operations.looking.listing import Listing
 from broker.operations.looking.store_time import StoreTime
 from mqtt.errors import MqttError
@@ -23,6 +22,7 @@ from mqtt.properties import (
     read,
 )
 from mqtt.wire import Reader
+from storage.history.words import printable
 
 FIELDS: Final = ("topic", "bytes", "qos", "stored_at", "expires_at", "publisher")
 

@@ -7,9 +7,9 @@ What cannot be read is noted and never hides the rows behind it. Must never writ
 from collections.abc import Iterator
 from typing import Final
 
-from broker.history.text import printable
 from storage.api import Row, Store
 from storage.errors import DamagedRows
+from storage.history.words import printable
 from storage.tables.tables import CONNECTIONS, SCAN_PAGE, scan_readable
 
 # Rows of the first page, and of one after large rows: a retained message may have 256 MiB.

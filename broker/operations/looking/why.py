@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from broker.history.queries import moment
-from broker.history.text import Event, describe, printable
 from broker.operations.sessions.owed import Owed
 from mqtt.topics import matches, split_shared
 from session.state.session import Session
 from session.state.subscription import Subscription
 from storage.history.events import FULL, LEVELS, REASONS
+from storage.history.words import Event, describe, printable
 
 # What the states of a queue mean to somebody who misses a message.
 STATES: Final[dict[str, str]] = {

@@ -7,11 +7,11 @@ prints them. Read next: `broker.operations.owing.census`.
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from broker.history.text import printable
 from broker.operations.looking.store_time import StoreTime
 from broker.operations.owing.census import Census, Sum
 from broker.operations.owing.pins import Needing, Pinned
 from broker.operations.sessions.columns import csv_lines, table
+from storage.history.words import printable
 
 Fields = dict[str, Any]
 

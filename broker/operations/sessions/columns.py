@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Final
 
-from broker.history.text import printable
 from broker.operations.sessions.inventory import Inventory
+from storage.history.words import printable
 
 # The first rows of a table decide how wide its columns are; a wider cell behind them moves its row.
 ALIGNED_ROWS: Final = 1000

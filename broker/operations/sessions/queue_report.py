@@ -7,13 +7,13 @@ import base64
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.history.text import printable
 from broker.operations.sessions import columns
 from broker.operations.sessions.columns import moment
 from broker.operations.sessions.inventory import Inventory
 from broker.operations.sessions.owed import Owed
 from broker.operations.sessions.sizes import size_of
 from session.state.session import Session
+from storage.history.words import printable
 
 FIELDS: Final = (
     "state", "packet_id", "source", "offset", "topic", "qos", "bytes", "accepted_at", "expires_at",

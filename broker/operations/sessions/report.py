@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.history.text import printable
 from broker.operations.sessions import columns
 from broker.operations.sessions.columns import moment
 from broker.operations.sessions.inventory import Inventory, SessionReport
 from broker.operations.sessions.ranking import Totals
+from storage.history.words import printable
 
 COLUMNS: Final = (
     "CLIENT_ID", "STATE", "SINCE", "EXPIRES", "SUBSCRIPTIONS", "IN_FLIGHT", "WAITING", "BYTES",

@@ -32,7 +32,7 @@ def test_durations_have_the_unit_that_suits_them(seconds: float, text: str) -> N
 
 
 def test_a_name_cannot_be_markup() -> None:
-    assert words.name("<b onclick='x'>&") == "<bdi>&lt;b onclick=&#x27;x&#x27;&gt;&amp;</bdi>"
+    assert words.name("<b onclick='x'>&") == "<bdi>&lt;b onclick=&#39;x&#39;&gt;&amp;</bdi>"
 
 
 @pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u2028"])

@@ -62,6 +62,9 @@ def test_bash_completes_commands_options_choices_and_files(script: Path) -> None
     assert bash("log", "level", "de") == ["debug"]
     assert bash("serve", "-c", "hold") == ["holdfast.toml"]
     assert bash("client", "list", "--data-dir", "") == ["directory"]
+    assert set(bash("audit", "")) >= {"run", "explain", "diff", "views"}
+    assert "--suppressions" in bash("audit", "run", "--")
+    assert "--patience" in bash("conformance", "--")
 
 
 def _commands() -> list[str]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from broker.history.text import TEMPLATES, describe, message_name
 from storage.history.events import COLUMNS, EVENTS
+from storage.history.words import TEMPLATES, describe, message_name
 
 
 def event(ev: str, **fields: Any) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """Events of the history as text: one line for people.
 
 Pure: takes an event as `storage.history.packed_rows.expand` yields it, returns text. Names that
-clients chose are escaped, so that they cannot control a terminal. Read next:
-`broker.history.queries`.
+clients chose are escaped, so that they cannot control a terminal. The broker's timelines and the
+audit's stories say it with the same words. Read next: `broker.history.queries`.
 """
 
 from collections.abc import Callable
