@@ -85,6 +85,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     run.add_argument("--from-db", metavar="DIR",
                      help="a checkpoint or data directory: audit what it has and no segment, too; "
                      "the batch does not count")  # fmt: skip
+    run.add_argument("--clients", metavar="FILE", nargs="+", default=[],
+                     help="what clients logged, JSON lines or Parquet: files or globs; "
+                     "docs/audit-clients.md")  # fmt: skip
     run.add_argument("--to", dest="end", type=_moment, metavar="TIME", help="up to this hour")
     run.set_defaults(run=run_once)
     watch = actions.add_parser(
@@ -160,6 +163,7 @@ def run_once(options: argparse.Namespace) -> int:
     _need(options)
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
+        from audit.clients.part import LogError, parts
         from audit.database.reader import SourceError
 
         progress = _progress(options, began)
@@ -167,7 +171,10 @@ def run_once(options: argparse.Namespace) -> int:
             verdict = runs.run(
                 spark, options.history, options.out, options.start, options.end,
                 progress=progress, settings=_settings(options), from_db=options.from_db,
+                parts=parts(spark, options), always=bool(options.clients),
             )  # fmt: skip
+        except LogError as problem:
+            raise AuditError(str(problem)) from None
         except runs.NothingToAudit as problem:
             hours = options.start is not None or options.end is not None
             raise AuditError(f"{problem}{' of these hours' * hours}") from None

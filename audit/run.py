@@ -106,6 +106,7 @@ def run(
     only: Collection[str] | None = None,
     parts: Sequence[Part] = PARTS,
     from_db: str | None = None,
+    always: bool = False,
 ) -> Verdict:
     """Audit the segments that no batch has consumed; return the verdict, which is then on disk.
 
@@ -113,6 +114,8 @@ def run(
     complete batch with the same segments. Without new segments the last verdict is returned again.
     Raises NothingToAudit if there is none, ValueError if the state in `out_dir` is of another
     version.
+
+    `always` makes a batch even of no new segments: the parts have something else to judge.
 
     `from_db` is a checkpoint or a data directory whose events without a segment are audited, too.
     The state of such a batch is not kept: the next run repeats it with segments. Raises SourceError
@@ -127,7 +130,7 @@ def run(
         chosen = [segment for segment in found if not before.has(segment)]
         if only is not None:
             chosen = [segment for segment in chosen if segment.name in only]
-    if not chosen and from_db is None:
+    if not chosen and from_db is None and not (always and before.batch >= 0):
         return _last_verdict(spark, out_dir, history_dir, before)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
     good, bad = segments.readable(chosen)

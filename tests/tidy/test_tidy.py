@@ -172,6 +172,8 @@ LARGE_FOLDERS: Final[dict[str, str]] = {
 # Modules without a test file of their own, and where their behaviour is tested instead.
 NO_MIRROR: Final[dict[str, str]] = {
     "audit.__main__": "three lines; tests/audit/test_command.py runs what they call",
+    "audit.clients.part": "a part for audit.run; tests/audit/test_real_clients.py runs it",
+    "audit.clients.will_copies": "needs Spark; test_reconcile.py runs it",
     "audit.checks.session_judgement": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.open_rows": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.expiry_check": "needs Spark; test_delivery_checks.py runs it",
