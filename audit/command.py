@@ -1,4 +1,4 @@
-"""The command line: `holdfast audit run | watch | doctor`.
+"""The command line: `holdfast audit run | watch | convert | doctor`.
 
 Exit status: 0 = ok, 2 = violated, 3 = unknown: the verdict. 1 = no verdict, because the audit
 failed; 64 = wrong usage (the usual 2 would look like a verdict); 130 = interrupted. Progress goes
@@ -74,7 +74,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = _Parser(
         prog=prog,
-        description="Hold a session history against nineteen invariants, and say what it shows.",
+        description="Hold a session history against twenty invariants, and say what it shows.",
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION", parser_class=_Parser)
@@ -99,6 +99,12 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         help="look again so often (60s, 5m) until interrupted; without it: once, what is there",
     )  # fmt: skip
     watch.set_defaults(run=run_watch)
+    convert = actions.add_parser(
+        "convert", help="make the log of a client of what mosquitto_sub printed"
+    )
+    convert.add_argument("--client-id", metavar="ID", required=True, help="of mosquitto_sub (-i)")
+    convert.add_argument("file", metavar="FILE", nargs="?", help="what it printed (stdin)")
+    convert.set_defaults(run=run_convert)
     check = actions.add_parser("doctor", help="say what an audit needs, and how to get it")
     check.add_argument("--history", metavar="DIR", help="look at this history, too")
     check.add_argument("--out", metavar="DIR", default=OUT_DEFAULT, help=argparse.SUPPRESS)
@@ -167,11 +173,12 @@ def run_once(options: argparse.Namespace) -> int:
         from audit.database.reader import SourceError
 
         progress = _progress(options, began)
+        given = (spark, options.history, options.out, options.start, options.end)
         try:
             verdict = runs.run(
-                spark, options.history, options.out, options.start, options.end,
-                progress=progress, settings=_settings(options), from_db=options.from_db,
-                parts=parts(spark, options), always=bool(options.clients),
+                *given, progress=progress, settings=_settings(options), from_db=options.from_db,
+                parts=parts(spark, options.clients, options.history, *given[3:]),
+                always=bool(options.clients),
             )  # fmt: skip
         except LogError as problem:
             raise AuditError(str(problem)) from None
@@ -224,6 +231,25 @@ def _last_verdict(spark: Any, options: argparse.Namespace, progress: "Progress")
         raise AuditError(str(problem)) from None
     _say(verdict.document, join(options.out, "report.html"))
     return verdict.exit_code
+
+
+def run_convert(options: argparse.Namespace) -> int:
+    """Print the log of a client, line by line."""
+    from audit.clients.mosquitto import LineError, converted
+
+    name = options.file or "stdin"
+    try:
+        with contextlib.ExitStack() as stack:
+            lines = sys.stdin
+            if options.file is not None:
+                lines = stack.enter_context(open(options.file, encoding="utf-8"))
+            for line in converted(lines, options.client_id):
+                print(line)
+    except (LineError, UnicodeDecodeError) as problem:
+        raise AuditError(f"{name}: {problem}") from None
+    except OSError as problem:
+        raise AuditError(f"{name}: {problem.strerror}") from None
+    return 0
 
 
 def run_doctor(options: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from audit.checks import (
     open_rows,
     publish_checks,
     retained_checks,
+    retained_owed,
     session_checks,
     traced_checks,
 )
@@ -63,6 +64,7 @@ PARTS: Final = (
     Part("the log", log_checks.check, log_checks.carry),
     Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
     Part("retained messages", retained_checks.check, retained_checks.carry),
+    Part("retained messages owed", retained_owed.check),
     Part("messages on their way in", publish_checks.check),
     Part("deliveries", delivery_checks.check, open_rows.carry, delivery_checks.tables),
     Part("traces", traced_checks.check, traced_checks.carry),

@@ -25,10 +25,7 @@ class LoggedClient(paho.Client):
 
     def __init__(self, log: ClientLog, **options: Any) -> None:
         version = options.setdefault("callback_api_version", CallbackAPIVersion.VERSION2)
-        if version != CallbackAPIVersion.VERSION2:
-            raise ValueError("callback_api_version: expected VERSION2")
-        if options.setdefault("client_id", log.client_id) != log.client_id:
-            raise ValueError(f"client_id: expected that of the log, {log.client_id!r}")
+        client_id = options.setdefault("client_id", log.client_id)
         self.log: Final = log
         self._server: str | None = None
         self._told_will: dict[str, object] = {}
@@ -36,6 +33,10 @@ class LoggedClient(paho.Client):
         self._filters = _Answers()
         self._shown: object = None  # the last message: several callbacks may get the same one
         super().__init__(**options)
+        if version != CallbackAPIVersion.VERSION2:
+            raise ValueError("callback_api_version: expected VERSION2")
+        if client_id != log.client_id:
+            raise ValueError(f"client_id: expected that of the log, {log.client_id!r}")
 
     # What the program asks for.
 

@@ -56,6 +56,7 @@ INVARIANTS: Final[dict[str, Invariant]] = {
         Invariant("E1", "no message is delivered, or dropped, against its expiry", "MQTT-3.3.2-5"),
         Invariant("W1", "a will is published once, when due, or never", "MQTT-3.1.2-8, -10"),
         Invariant("R1", "the retained message served is the last one set", "MQTT-3.3.1-5"),
+        Invariant("R2", "a subscription gets the retained messages it asks for", "MQTT-3.3.1-9"),
         Invariant("G1", "garbage collection takes what is dead, all of it, only it", "Holdfast"),
         Invariant("B1", "what external stores were told is what was stored for them", "Holdfast"),
         Invariant("C1", "what clients have acknowledged is in the history", "Holdfast"),

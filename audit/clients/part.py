@@ -1,6 +1,7 @@
 """The parts of a run that has logs of clients: one more than otherwise."""
 
-import argparse
+from collections.abc import Sequence
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 
@@ -10,16 +11,31 @@ from audit.clients.reading import LogError
 from audit.input.batch_view import View
 from audit.run import PARTS, Part
 
-__all__ = ["LogError", "parts"]
+__all__ = ["LogError", "clients_part", "parts"]
 
 
-def parts(spark: SparkSession, options: argparse.Namespace) -> tuple[Part, ...]:
-    """Return the parts of a run with these options; logs are read at once. Raises LogError."""
-    if not options.clients:
-        return PARTS
-    clients = reconcile.opened(spark, options.clients, options.history, options.start, options.end)
+def parts(
+    spark: SparkSession,
+    files: Sequence[str],
+    history: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> tuple[Part, ...]:
+    """Return all parts of a run; without files the usual ones. Raises LogError."""
+    return (*PARTS, clients_part(spark, files, history, start, end)) if files else PARTS
+
+
+def clients_part(
+    spark: SparkSession,
+    files: Sequence[str],
+    history: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> Part:
+    """Return the part that judges logs, which are read at once. Raises LogError."""
+    clients = reconcile.opened(spark, files, history, start, end)
 
     def check(view: View) -> list[Outcome]:
         return reconcile.check(view, clients)
 
-    return (*PARTS, Part("logs of clients", check))
+    return Part("logs of clients", check)

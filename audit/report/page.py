@@ -1,6 +1,6 @@
 """The verdict as a web page: `report.html`, a single file that loads nothing from the network.
 
-First the headline: did everything that existed before each crash exist after it? Then the nineteen
+First the headline: did everything that existed before each crash exist after it? Then the twenty
 invariants as a board, each with its witnesses, then the charts (`audit.report.sections`). The page
 is complete without JavaScript; the script only shows chart values under the pointer and opens an
 invariant when its tile is clicked. Names from clients are escaped, and a Content Security Policy
@@ -69,7 +69,7 @@ def _page(picture: Picture, witnesses_max: int) -> str:
         '<link rel="icon" href="data:,">',
         f"<title>{escape(title)}</title>",
         f"<style>\n{_file('report.css')}</style></head><body>",
-        '<a class="skip" href="#board">To the nineteen invariants</a>',
+        '<a class="skip" href="#board">To the twenty invariants</a>',
         _hero(picture),
         "<main>",
         sections.lives(picture),
@@ -266,7 +266,7 @@ def _board(picture: Picture) -> str:
 
 
 def _number(number: int) -> str:
-    return "The nineteen invariants" if number == 19 else plural(number, "invariant")
+    return "The twenty invariants" if number == 20 else plural(number, "invariant")
 
 
 def _tile(check: Check) -> str:
