@@ -228,7 +228,9 @@ class CanaryClient:
             self._release(packet)
         elif isinstance(packet, Pubcomp):
             self._note("pubcomp", pid=packet.packet_id, reason=packet.reason_code)
-            self._end(packet.packet_id, packet.reason_code)
+            # Behind a crash the broker may not know the identifier any more: it has ended. The
+            # message was accepted with PUBREC.
+            self._end(packet.packet_id, 0)
         elif isinstance(packet, Pubrel):
             self._incoming.discard(packet.packet_id)
             self._send(Pubcomp(packet.packet_id))
