@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from audit import doctor
+from audit.clients import places
 
 if TYPE_CHECKING:
     from audit.run import Progress
@@ -167,9 +168,13 @@ def run_once(options: argparse.Namespace) -> int:
     if options.start is not None and options.end is not None and options.start >= options.end:
         raise AuditError(f"no time lies between {options.start} and {options.end}")
     _need(options)
+    try:
+        places.files(options.clients)
+    except places.LogError as problem:
+        raise AuditError(str(problem)) from None
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
-        from audit.clients.part import LogError, parts
+        from audit.clients.part import parts
         from audit.database.reader import SourceError
 
         progress = _progress(options, began)
@@ -180,7 +185,7 @@ def run_once(options: argparse.Namespace) -> int:
                 parts=parts(spark, options.clients, options.history, *given[3:]),
                 always=bool(options.clients),
             )  # fmt: skip
-        except LogError as problem:
+        except places.LogError as problem:
             raise AuditError(str(problem)) from None
         except runs.NothingToAudit as problem:
             hours = options.start is not None or options.end is not None

@@ -7,11 +7,10 @@ from pyspark.sql import SparkSession
 
 from audit.checks.verdict import Outcome
 from audit.clients import reconcile
-from audit.clients.reading import LogError
 from audit.input.batch_view import View
 from audit.run import PARTS, Part
 
-__all__ = ["LogError", "clients_part", "parts"]
+__all__ = ["clients_part", "parts"]
 
 
 def parts(

@@ -4,7 +4,6 @@ A record that is not as docs/audit-clients.md says ends the audit with one line 
 nothing is left out silently, because what a log lacks would look like a loss.
 """
 
-import glob
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Final
@@ -15,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from audit.clients import records
-from audit.files import is_local, local_path
+from audit.clients.places import LogError
+from audit.files import is_local
 from audit.spark import frame_of
 
 _KINDS: Final = {
@@ -34,24 +34,6 @@ _ARROW: Final = pa.schema(
     ]
 )
 BATCH: Final = 10_000
-
-
-class LogError(Exception):
-    """A log that cannot be used; one line with file, line, field and what was expected."""
-
-
-def files(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and globs name. Raises LogError where there is none."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        if not is_local(pattern):
-            found[pattern] = None
-            continue
-        names = [name for name in sorted(glob.glob(pattern)) if local_path(name).is_file()]
-        if not names:
-            raise LogError(f"{pattern}: expected a file with the log of a client, found none")
-        found |= dict.fromkeys(names)
-    return list(found)
 
 
 def read(spark: SparkSession, places: Sequence[str]) -> DataFrame:

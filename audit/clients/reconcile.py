@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from audit.checks.stream_holders import holdings, joined
 from audit.checks.verdict import Outcome
-from audit.clients import folding, reading
+from audit.clients import folding, places, reading
 from audit.clients.judgement import Life
 from audit.clients.will_copies import will_copies
 from audit.input import events, segments
@@ -54,8 +54,8 @@ def opened(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Clients:
-    """Return the logs and all segments that can be read. Raises `reading.LogError`."""
-    logs = reading.read(spark, reading.files(patterns))
+    """Return the logs and all segments that can be read. Raises `places.LogError`."""
+    logs = reading.read(spark, places.files(patterns))
     good, _ = segments.readable(segments.find(spark, history, start, end))
     return logs, good
 

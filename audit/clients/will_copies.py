@@ -1,10 +1,15 @@
 """C3, of wills: a client gets a will as often as the history says that it was published."""
 
+from typing import Final
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from audit.clients import folding
 from audit.input.batch_view import View
+from audit.input.events import SEQ_BITS
+
+SETTLED_US: Final = 1_000_000  # the client's log and the history go on so long behind the copies
 
 
 def will_copies(view: View, logs: DataFrame, history: DataFrame, folded: DataFrame) -> DataFrame:
@@ -42,29 +47,19 @@ def will_copies(view: View, logs: DataFrame, history: DataFrame, folded: DataFra
             F.max_by("at_us", "gseq").alias("at_us"),
         )
     )
-    topics = F.broadcast(wills.select("topic").distinct())
-    is_other = (F.col("ev") == "msg_accepted") & F.col("session").isNotNull()
-    there = history.where((F.col("ev") == "will_fired") | is_other).join(topics, "topic")
-    fired = F.broadcast(
-        there.where("ev = 'will_fired'").groupBy("node", "topic").agg(F.count("ev").alias("fired"))
-    )
-    others = F.broadcast(
-        there.where("ev = 'msg_accepted'")
-        .groupBy("node", "topic", "bytes")
-        .agg(F.count("ev").alias("others"))
-    )
-    told = (
-        got.join(fired, ["node", "topic"], "left")
-        .join(others, ["node", "topic", "bytes"], "left")
-        .na.fill(0, ["fired", "others"])
-    )
+    # The row of a will comes behind its delivery: it must be in the history by then.
+    last = live.groupBy("client_id").agg(F.max("at_us").alias("last_us"))
+    told = _with_published(history, wills, got).join(last, "client_id")
     more = told.withColumn("count", F.col("got") - F.col("fired") - F.col("others"))
-    same_boot = F.shiftright("from_gseq", 40) == F.shiftright("to_gseq", 40)
+    boot, after = F.shiftright("from_gseq", SEQ_BITS), F.shiftright("to_gseq", SEQ_BITS) + 1
+    begin, end = F.shiftleft(boot, SEQ_BITS), F.shiftleft(after, SEQ_BITS)
+    certain = (after == boot + 1) & ~view.touches_gap(F.col("node"), begin, end - 1)
+    certain &= F.col("last_us") - F.col("at_us") >= SETTLED_US
     findings = more.where("count > 0 AND got > 1").select(
         F.lit("finding").alias("kind"),
         F.lit("C3").alias("invariant"),
         F.lit("a will was received more often than it was published").alias("what"),
-        same_boot.alias("certain"),
+        certain.alias("certain"),
         *("client_id", "node", "topic", "hash", "count", "from_gseq", "to_gseq"),
         *("log", "n", "at_us"),
     )
@@ -79,3 +74,23 @@ def will_copies(view: View, logs: DataFrame, history: DataFrame, folded: DataFra
         if name not in both.columns
     }  # fmt: skip
     return both.withColumns(missing).select(*folding.FOLDED)
+
+
+def _with_published(history: DataFrame, wills: DataFrame, got: DataFrame) -> DataFrame:
+    """Add how often a will was published on the topic, and other messages of the length."""
+    topics = F.broadcast(wills.select("topic").distinct())
+    is_other = (F.col("ev") == "msg_accepted") & F.col("session").isNotNull()
+    there = history.where((F.col("ev") == "will_fired") | is_other).join(topics, "topic")
+    fired = F.broadcast(
+        there.where("ev = 'will_fired'").groupBy("node", "topic").agg(F.count("ev").alias("fired"))
+    )
+    others = F.broadcast(
+        there.where("ev = 'msg_accepted'")
+        .groupBy("node", "topic", "bytes")
+        .agg(F.count("ev").alias("others"))
+    )
+    return (
+        got.join(fired, ["node", "topic"], "left")
+        .join(others, ["node", "topic", "bytes"], "left")
+        .na.fill(0, ["fired", "others"])
+    )

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from audit.clients.reading import LogError, files, read
+from audit.clients.places import LogError
+from audit.clients.reading import read
 from tests.audit.clients.logbook import Logbook
 from tests.audit.conftest import History
 
@@ -28,19 +29,6 @@ def lines(*found: dict[str, object]) -> str:
     """Return records as lines of JSON, fields that are null left out."""
     short = [{name: value for name, value in each.items() if value is not None} for each in found]
     return "".join(json.dumps(each) + "\n" for each in short)
-
-
-def test_files_are_found_by_name_and_by_glob_and_must_be_there(tmp_path: Path) -> None:
-    for name in ("b.jsonl", "a.jsonl"):
-        (tmp_path / name).touch()
-    one, two = (str(tmp_path / name) for name in ("a.jsonl", "b.jsonl"))
-    assert files([f"{tmp_path}/*.jsonl", one, "s3a://bucket/*.jsonl"]) == [
-        one,
-        two,
-        "s3a://bucket/*.jsonl",
-    ]
-    with pytest.raises(LogError, match=r"none\.jsonl: expected a file with the log of a client"):
-        files([f"{tmp_path}/none.jsonl"])
 
 
 def test_json_lines_and_parquet_are_read_and_each_record_once(

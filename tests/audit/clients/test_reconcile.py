@@ -72,6 +72,9 @@ def test_each_lie_is_named_by_its_invariant_and_nobody_else_is(view: Views) -> N
     writer.publish(60, "t/a", "after")
     reader.receive(60, "t/a", "after")
     reader.receive(61, "t/a", "of nowhere", row=False)
+    history.now += 2.0
+    writer.publish(63, "w", "other")
+    mourner.receive(63, "w", "other")
     writer.publish(62, "t/a", "last")
     reader.receive(62, "t/a", "last")
     found = judged(history, view, *clients)
