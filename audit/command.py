@@ -1,4 +1,4 @@
-"""The command line: `holdfast audit run | watch | explain | diff | views | doctor`.
+"""The command line: `holdfast audit run | watch | explain | diff | views | convert | doctor`.
 
 Exit status: 0 = ok, 2 = violated, 3 = unknown: the verdict. 1 = no verdict, because the audit
 failed; 4 = ok, but it could not be told (--textfile, --webhook); 64 = wrong usage (the usual 2
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from audit import doctor
+from audit.clients import places
 
 if TYPE_CHECKING:
     from audit.checks.suppressions import Rule
@@ -80,7 +81,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = _Parser(
         prog=prog,
-        description="Hold a session history against nineteen invariants, and say what it shows.",
+        description="Hold a session history against twenty invariants, and say what it shows.",
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION", parser_class=_Parser)
@@ -91,6 +92,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     run.add_argument("--from-db", metavar="DIR",
                      help="a checkpoint or data directory: audit what it has and no segment, too; "
                      "the batch does not count")  # fmt: skip
+    run.add_argument("--clients", metavar="FILE", nargs="+", default=[],
+                     help="what clients logged, JSON lines or Parquet: files or globs; "
+                     "docs/audit-clients.md")  # fmt: skip
     run.add_argument("--to", dest="end", type=_moment, metavar="TIME", help="up to this hour")
     run.add_argument("--witness", metavar="FILE", action="append", default=[],
                      help="what a broker's `history.witness` file knows must be there; once for "
@@ -106,6 +110,12 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )  # fmt: skip
     watch.set_defaults(run=run_watch)
     _add_lookups(actions)
+    convert = actions.add_parser(
+        "convert", help="make the log of a client of what mosquitto_sub printed"
+    )
+    convert.add_argument("--client-id", metavar="ID", required=True, help="of mosquitto_sub (-i)")
+    convert.add_argument("file", metavar="FILE", nargs="?", help="what it printed (stdin)")
+    convert.set_defaults(run=run_convert)
     check = actions.add_parser("doctor", help="say what an audit needs, and how to get it")
     check.add_argument("--history", metavar="DIR", help="look at this history, too")
     check.add_argument("--out", metavar="DIR", default=OUT_DEFAULT, help=argparse.SUPPRESS)
@@ -234,18 +244,27 @@ def run_once(options: argparse.Namespace) -> int:
     _need(options)
     witnesses = _witnesses(options.witness)
     rules = _rules(options)
+    try:
+        places.files(options.clients)
+    except places.LogError as problem:
+        raise AuditError(str(problem)) from None
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
+        from audit.clients.part import parts
         from audit.database.reader import SourceError
 
         progress = _progress(options, began)
+        given = (spark, options.history, options.out, options.start, options.end)
         try:
             verdict = runs.run(
-                spark, options.history, options.out, options.start, options.end,
-                progress=progress, settings=_settings(options), from_db=options.from_db,
+                *given, progress=progress, settings=_settings(options), from_db=options.from_db,
                 witnesses=witnesses,
                 wishes=_wishes(options, rules),
+                parts=parts(spark, options.clients, options.history, *given[3:]),
+                always=bool(options.clients),
             )  # fmt: skip
+        except places.LogError as problem:
+            raise AuditError(str(problem)) from None
         except runs.NothingToAudit as problem:
             hours = options.start is not None or options.end is not None
             raise AuditError(f"{problem}{' of these hours' * hours}") from None
@@ -362,6 +381,25 @@ def _lookup() -> Iterator[None]:
         yield
     except LookupFailed as problem:
         raise AuditError(str(problem)) from None
+
+
+def run_convert(options: argparse.Namespace) -> int:
+    """Print the log of a client, line by line."""
+    from audit.clients.mosquitto import LineError, converted
+
+    name = options.file or "stdin"
+    try:
+        with contextlib.ExitStack() as stack:
+            lines = sys.stdin
+            if options.file is not None:
+                lines = stack.enter_context(open(options.file, encoding="utf-8"))
+            for line in converted(lines, options.client_id):
+                print(line)
+    except (LineError, UnicodeDecodeError) as problem:
+        raise AuditError(f"{name}: {problem}") from None
+    except OSError as problem:
+        raise AuditError(f"{name}: {problem.strerror}") from None
+    return 0
 
 
 def run_doctor(options: argparse.Namespace) -> int:

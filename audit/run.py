@@ -29,6 +29,7 @@ from audit.checks import (
     open_rows,
     publish_checks,
     retained_checks,
+    retained_owed,
     session_checks,
     suppressions,
     traced_checks,
@@ -69,6 +70,7 @@ PARTS: Final = (
     Part("the chain", chain_check.check),
     Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
     Part("retained messages", retained_checks.check, retained_checks.carry),
+    Part("retained messages owed", retained_owed.check),
     Part("messages on their way in", publish_checks.check),
     Part("deliveries", delivery_checks.check, open_rows.carry, delivery_checks.tables),
     Part("traces", traced_checks.check, traced_checks.carry),
@@ -123,6 +125,7 @@ def run(
     from_db: str | None = None,
     witnesses: Sequence[Witness] = (),
     wishes: Wishes | None = None,
+    always: bool = False,
 ) -> Verdict:
     """Audit the segments that no batch has consumed; return the verdict, which is then on disk.
 
@@ -130,6 +133,8 @@ def run(
     complete batch with the same segments. Without new segments the last verdict is returned again.
     Raises NothingToAudit if there is none, ValueError if the state in `out_dir` is of another
     version.
+
+    `always` makes a batch even of no new segments: the parts have something else to judge.
 
     `from_db` is a checkpoint or a data directory whose events without a segment are audited, too.
     The state of such a batch is not kept: the next run repeats it with segments. Raises SourceError
@@ -145,7 +150,7 @@ def run(
         chosen = [segment for segment in found if not before.has(segment)]
         if only is not None:
             chosen = [segment for segment in chosen if segment.name in only]
-    if not chosen and from_db is None:
+    if not chosen and from_db is None and not (always and before.batch >= 0):
         return _last_verdict(spark, out_dir, history_dir, before, wishes, witnesses)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
     good, bad = segments.readable(chosen)

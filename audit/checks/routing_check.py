@@ -199,7 +199,7 @@ def _matches(view: View) -> DataFrame:
         .select("node", "topic")
         .distinct()
     )
-    matched = topics.mapInArrow(_matcher(named), "node string, topic string, filter int")
+    matched = topics.mapInArrow(matcher(named), "node string, topic string, filter int")
     stream = F.struct(
         "stream", hashed(F.col("stream")).alias("hash"), "tfilter", "from_gseq", "to_gseq"
     )
@@ -211,7 +211,7 @@ def _matches(view: View) -> DataFrame:
     )
 
 
-def _matcher(
+def matcher(
     filters: list[tuple[str, int]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark runs on the distinct topics: one row per match."""

@@ -30,7 +30,9 @@ class Invariant:
 
 # S5 and S2 compare what was in flight, too; without rows of messages only that is left out. B1
 # itself says what it could not compare: only brokers with external stores have anything.
-_OF_SESSIONS: Final = ("H1", "S1", "S2", "S3", "S4", "S5", "W1", "G1", "B1")
+_OF_SESSIONS: Final = ("H1", "S1", "S2", "S3", "S4", "S5", "W1", "G1", "B1", "C4")
+# What only the logs of clients can show: checked if a run has such logs.
+OF_CLIENTS: Final = ("C1", "C2", "C3", "C4", "C5")
 
 INVARIANTS: Final[dict[str, Invariant]] = {
     invariant.id: invariant
@@ -54,8 +56,14 @@ INVARIANTS: Final[dict[str, Invariant]] = {
         Invariant("E1", "no message is delivered, or dropped, against its expiry", "MQTT-3.3.2-5"),
         Invariant("W1", "a will is published once, when due, or never", "MQTT-3.1.2-8, -10"),
         Invariant("R1", "the retained message served is the last one set", "MQTT-3.3.1-5"),
+        Invariant("R2", "a subscription gets the retained messages it asks for", "MQTT-3.3.1-9"),
         Invariant("G1", "garbage collection takes what is dead, all of it, only it", "Holdfast"),
         Invariant("B1", "what external stores were told is what was stored for them", "Holdfast"),
+        Invariant("C1", "what clients have acknowledged is in the history", "Holdfast"),
+        Invariant("C2", "clients saw what the history says they were sent", "Holdfast"),
+        Invariant("C3", "no client gets a QoS 2 message or a will twice", "MQTT-4.3.3, Holdfast"),
+        Invariant("C4", "Session Present on the wire is as recorded", "MQTT-3.2.2-2, MQTT-3.2.2-3"),
+        Invariant("C5", "clients get what its publisher has acknowledged", "MQTT-4.3.2, 4.3.3"),
     )
 }
 

@@ -266,7 +266,7 @@ def _board(picture: Picture) -> list[dict[str, Any]]:
 
 
 def _number(number: int) -> str:
-    return "The nineteen invariants" if number == 19 else plural(number, "invariant")
+    return "The twenty invariants" if number == 20 else plural(number, "invariant")
 
 
 def _figure(check: Check) -> str:

@@ -15,6 +15,7 @@ from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
 from broker.cli.admin import serving, tokens, users
 from broker.cli.administration import clients, cluster, publishing, restart
+from broker.cli.canary import command as canary
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, storage, topic, why
 from broker.cli.watching import completion, log, top, trace
@@ -77,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     top.add(commands)
     trace.add(commands)
     log.add(commands)
+    canary.add(commands)
     completion.add(commands, build_whole_parser)
     _add_suites(commands)
     return parser
@@ -108,7 +110,7 @@ def _add_suites(commands: Commands) -> None:
     suites = (
         ("conformance", "hold a broker against every statement of MQTT 3.1.1 and 5.0",
          run_conformance),
-        ("audit", "hold a session history against nineteen invariants "
+        ("audit", "hold a session history against twenty invariants "
          "(needs the extra 'audit')", run_audit),
     )  # fmt: skip
     for name, text, run in suites:

@@ -40,6 +40,7 @@ from storage.history.packed_rows import (
     PROTO_SHIFT,
     QOS_SHIFT,
     REASON_SHIFT,
+    RETAIN_SHIFT,
     SP_SHIFT,
     history_key,
     split_history_key,
@@ -310,6 +311,8 @@ class SessionEvents:
         subscription: Subscription,
         stream: int,
         since: int,
+        *,
+        asks_retained: bool,
     ) -> None:
         """Record a new or changed subscription; `stream` is its stream in the log, or 0."""
         self._feed.subscribed(
@@ -327,6 +330,8 @@ class SessionEvents:
         w0 = _SUBSCRIBED | subscription.qos << QOS_SHIFT
         if subscription.no_local:
             w0 |= 1 << NO_LOCAL_SHIFT
+        if asks_retained:
+            w0 |= 1 << RETAIN_SHIFT
         names = recorder.who(session) | self._names_of(subscription)
         recorder.put(w0, session.incarnation, _number(connection), names, since, w7=stream)
 

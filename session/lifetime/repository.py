@@ -223,8 +223,10 @@ class Sessions:
         if connection is None:
             self._tick.parted.add(session.client_id)
         if old is None or not _is_repeated(old, subscription):
+            stream, since = self._stream_of(session, subscription)
+            asks = _asks_retained(subscription, is_new=old is None)
             self._session_events.subscribed(
-                connection, session, subscription, *self._stream_of(session, subscription)
+                connection, session, subscription, stream, since, asks_retained=asks
             )
         if session.is_stored:
             key = subscription_key(session.client_id, subscription.topic_filter)
@@ -478,6 +480,12 @@ class Sessions:
         self._totals.sessions -= 1
         self._tick.totals_changed = True
         session.is_stored = False
+
+
+def _asks_retained(subscription: Subscription, *, is_new: bool) -> bool:
+    """Is a SUBSCRIBE answered with retained messages [MQTT-3.3.1-9..11]?"""
+    handling = subscription.retain_handling
+    return subscription.share_name is None and (handling == 0 or (handling == 1 and is_new))
 
 
 def _is_repeated(old: Subscription, new: Subscription) -> bool:

@@ -284,11 +284,12 @@ def _add_flags(table: _Table, records: _Records) -> None:
     has_flags = records.has(packed.HAS_FLAGS)
     dup = records.bits(packed.DUP_SHIFT, 1)
     table.numbers("attempt", dup + 1, has_flags & records.among(MSG_DELIVERED))
+    asks_retained = records.among(SUBSCRIBED) & records.has(1 << packed.RETAIN_SHIFT)
     is_connect = records.among(SESSION_CREATED, SESSION_RESUMED)
     table.numbers("proto", records.bits(packed.PROTO_SHIFT, 0xFF), is_connect)
     for name, shift, present in (
         ("dup", packed.DUP_SHIFT, has_flags),
-        ("retain", packed.RETAIN_SHIFT, has_flags),
+        ("retain", packed.RETAIN_SHIFT, has_flags | asks_retained),
         ("sp", packed.SP_SHIFT, is_connect),
         ("clean_start", packed.CLEAN_START_SHIFT, is_connect),
         ("no_local", packed.NO_LOCAL_SHIFT, records.among(SUBSCRIBED, SUB_RESTORED)),

@@ -30,11 +30,12 @@ of one publisher and topic, or n messages of one connection. `expand` defines wh
         ~index into the extras of n message ids, in which 0 = null
 
 Not by a bit but by event: proto, sp, clean_start of session_created and session_resumed; no_local
-of subscribed and sub_restored; order = msg and pub = session of msg_accepted; attempt of
-msg_delivered with HAS_FLAGS: 2 with DUP, else 1. backend_told and backend_gap have HAS_MSG and
-HAS_COUNT, n is 1, and w6 is check1, w7 check2, w8 bin in ms. A msg_enqueued that msg_accepted
-stands for has msg and stream, its actor is the broker. `queued` is always null. The checksum of
-the stored value is added by `storage.tables.tables.seal`. Read next: `storage.history.columns`.
+of subscribed and sub_restored; retain of subscribed, true or null; order = msg and pub = session of
+msg_accepted; attempt of msg_delivered with HAS_FLAGS: 2 with DUP, else 1. backend_told and
+backend_gap have HAS_MSG and HAS_COUNT, n is 1, and w6 is check1, w7 check2, w8 bin in ms. A
+msg_enqueued that msg_accepted stands for has msg and stream, its actor is the broker. `queued` is
+always null. The checksum of the stored value is added by `storage.tables.tables.seal`. Read next:
+`storage.history.columns`.
 """
 
 import hashlib
@@ -485,6 +486,8 @@ def _fill_flags(common: dict[str, object], ev: int, record: "array[int]") -> Non
         common["clean_start"] = bool(w0 >> CLEAN_START_SHIFT & 1)
     elif ev == SUBSCRIBED or ev == SUB_RESTORED:
         common["no_local"] = bool(w0 >> NO_LOCAL_SHIFT & 1)
+        if ev == SUBSCRIBED and w0 >> RETAIN_SHIFT & 1:
+            common["retain"] = True
     elif ev == MSG_ACCEPTED:
         common["pub"] = session or None
 

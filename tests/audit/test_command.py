@@ -59,6 +59,17 @@ def test_holdfast_hands_over_and_keeps_the_exit_code(capsys: pytest.CaptureFixtu
     assert "64 asked for in a wrong way" in capsys.readouterr().out
 
 
+def test_logs_of_clients_that_are_not_there_are_named_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--history", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert call("run", *given, "--clients", f"{tmp_path}/none-*.jsonl") == 1
+    assert capsys.readouterr().err == (
+        f"holdfast audit: {tmp_path}/none-*.jsonl: expected a file with the log of a client, "
+        "found none\n"
+    )
+
+
 def test_a_history_that_is_not_there_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

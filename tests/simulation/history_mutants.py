@@ -86,9 +86,9 @@ def history_is_in_another_batch_than_the_state(patcher: Patcher) -> None:
 def subscription_is_recorded_with_another_offset(patcher: Patcher) -> None:
     """The history has a subscription owed more than it is."""
 
-    def around(original: Any, self: SessionEvents, *arguments: Any) -> None:
+    def around(original: Any, self: SessionEvents, *arguments: Any, **named: Any) -> None:
         *others, since = arguments
-        original(self, *others, since - 1 if since else 1)
+        original(self, *others, since - 1 if since else 1, **named)
 
     patcher.wrap(SessionEvents, "subscribed", around)
 

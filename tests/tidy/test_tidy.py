@@ -80,6 +80,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     },
     "time.time_ns": {
         "storage/time/machine_clocks.py": "the one place that reads wall time for the broker",
+        "holdfast_mqtt/client_log.py": "the clock of a user's client",
         "broker/backends/cassandra_sink.py": "orders writes of its cursor after those of others",
     },
     "WriteOptions": {"storage/local/rocks.py": "the adapter"},
@@ -181,6 +182,8 @@ NO_MIRROR: Final[dict[str, str]] = {
     "broker.process.cluster.following": "needs Kafka; tests/replication/test_failover.py runs it",
     "storage.replicated.log_port": "a protocol; tests/replication and test_kafka_log.py run both",
     "audit.__main__": "three lines; tests/audit/test_command.py runs what they call",
+    "audit.clients.part": "a part for audit.run; tests/audit/test_real_clients.py runs it",
+    "audit.clients.will_copies": "needs Spark; test_reconcile.py runs it",
     "audit.checks.session_judgement": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.open_rows": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.expiry_check": "needs Spark; test_delivery_checks.py runs it",
@@ -482,6 +485,7 @@ def test_every_module_is_imported_by_another_one() -> None:
         "broker.operations.owing.count_process",
     }
     commands |= {"audit.__main__", "audit.submit", f"{LAUNCHER}.__main__"}
+    commands.add(f"{LAUNCHER}.paho_log")  # programs of users import it
     # Imported by the process of a store, by name.
     process = (ROOT / "broker" / "backends" / "process.py").read_text()
     commands |= set(re.findall(r'"(broker\.backends\.[\w.]+sink)"', process))

@@ -214,6 +214,22 @@ def test_a_subscription_that_is_only_repeated_is_told_once() -> None:
     ]
 
 
+def test_a_subscription_says_whether_it_asks_for_retained_messages() -> None:
+    broker = Broker()
+    client = broker.connect("c", expiry=NEVER)
+    for handling, qos in ((2, 0), (1, 1), (0, 2)):
+        client.subscribe("t", qos=qos, retain_handling=handling)
+    client.subscribe("u", retain_handling=1)
+    client.subscribe("$share/g/u")
+    assert columns(told(broker, "subscribed"), "tfilter", "qos", "retain") == [
+        ("t", 0, None),
+        ("t", 1, None),
+        ("t", 2, True),
+        ("u", 0, True),
+        ("$share/g/u", 0, None),
+    ]
+
+
 def test_a_shared_subscription_names_its_group_and_the_stream_of_that() -> None:
     broker = Broker()
     client = broker.durable("c", "$share/g/t")
