@@ -12,6 +12,7 @@ from audit.checks.stream_holders import ends, groups, holdings, on_disk
 from audit.input.batch_view import View
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import are_few, few
+from audit.pace import is_small
 
 # Not an event of the history: a message owed to one holder and still open when an earlier run ended
 # (`audit.checks.open_rows`). It has the place of its `msg_enqueued`; `session` is null for a group,
@@ -194,12 +195,12 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
     enqueued = told("msg_enqueued", "ts", "stream")
     held = holdings(view).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
     shared = groups(holdings(view)).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
-    small = are_few(held)
+    copied = not is_small(view.spark) and are_few(held)
     held_then = F.col("gseq").between(F.col("from_gseq"), F.col("to_gseq"))
     doubt = F.coalesce(F.col("gseq") >= F.col("doubt_from"), F.lit(False))
 
     def joined(rows: DataFrame, holders: DataFrame, keys: list[str]) -> DataFrame:
-        table = F.broadcast(holders) if small else holders
+        table = F.broadcast(holders) if copied else holders
         return rows.join(table, keys).where(held_then).withColumn("doubt", doubt)
 
     def frame(rows: DataFrame, group: int, session: str, *, carried: bool) -> DataFrame:
@@ -220,7 +221,7 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
     deaf = sessions.where("no_local")
     if not deaf.isEmpty():
         own = deaf.select("node", "session", F.col("session").alias("pub")).distinct()
-        published = told("msg_accepted", "pub").join(F.broadcast(own), ["node", "pub"])
+        published = told("msg_accepted", "pub").join(few(own), ["node", "pub"])
         others = joined(enqueued, deaf, ["node", "stream"]).join(
             published.select("node", "msg", "session"), ["node", "msg", "session"], "left_anti"
         )

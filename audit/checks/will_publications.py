@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from audit.checks.gap_filter import Tally, tally
 from audit.checks.stream_holders import on_disk
 from audit.input.batch_view import View
+from audit.input.kept_rows import few
 
 # The broker publishes and records a will in one tick. This many rows may be between the two: one
 # for each stream and subscriber that gets it.
@@ -29,7 +30,7 @@ def without_event(view: View) -> Tally:
         here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
         is_last |= here & (F.unix_micros("ts") >= boot.last_us)
     lost = accepted.where(~is_last).join(
-        F.broadcast(fired.select("node", "msg")), ["node", "msg"], "left_anti"
+        few(fired.select("node", "msg")), ["node", "msg"], "left_anti"
     )
     return tally(
         view,

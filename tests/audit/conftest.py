@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import audit.spark
+from audit import pace
 from audit.checks.fold_findings import Findings
 from audit.checks.session_lifetimes import Client
 from audit.input import gaps
@@ -56,14 +57,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         memory="1g",
         conf={
+            **pace.SMALL,
             "spark.sql.shuffle.partitions": "1",
-            # Of a few rows, planning and compiling code cost more than running it.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.adaptive.enabled": "false",
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         },
+        small=True,
     )
     yield started
     started.stop()
@@ -233,7 +232,7 @@ class Views:
         return build(
             self.spark,
             read(self.spark, str(folder)),
-            shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}")),
+            shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}"), in_memory=True),
             settings=Settings(**settings),
             segments=find(self.spark, str(folder)),
         )
