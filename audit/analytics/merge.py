@@ -18,6 +18,7 @@ from audit.analytics import oddities, stage_counts
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.checks.verdict import INVARIANTS
 from audit.files import join, list_files
+from audit.input import facts
 from audit.input.coverage import TESTED
 from audit.input.events import boot_of
 from audit.pace import together
@@ -419,7 +420,6 @@ def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
 
 def _explained(shown: Picture) -> Any:
     """Return the condition that a minute is near the begin or end of a boot, or touches a gap."""
-    condition = F.lit(False)
     spans = []
     for boot in shown.boots:
         spans.append((boot.began_us - _MINUTE_US, boot.began_us))
@@ -429,9 +429,7 @@ def _explained(shown: Picture) -> Any:
         for gap in shown.gaps
         if gap.to_us is not None
     ]
-    for begin, end in spans:
-        condition = condition | F.col("minute").between(begin, end)
-    return condition
+    return facts.is_within(F.col("minute"), spans)
 
 
 def _fates(tables: Tables, shown: Picture) -> None:

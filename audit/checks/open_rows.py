@@ -20,6 +20,7 @@ from audit.checks.publish_checks import messages
 from audit.checks.session_judgement import book
 from audit.checks.session_rowset import STILL_OWED, node_name, owed
 from audit.checks.stream_holders import BEGINNINGS, holdings, on_disk
+from audit.input import facts
 from audit.input.batch_view import View
 from audit.input.events import SCHEMA, SEQ_BITS
 from audit.input.kept_rows import Kept, few
@@ -89,12 +90,10 @@ def _publishing(view: View) -> DataFrame:
 def _recent(view: View) -> Column:
     """Return which rows are recent rows of running brokers, so that more may follow."""
     alive = {boot.node: boot for boot in view.boots}
-    recent = F.lit(False)
-    for boot in alive.values():
-        since = boot.last_us - view.settings.horizon_s * 1_000_000
-        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-        recent |= here & (F.unix_micros("ts") >= since)
-    return recent
+    within_us = view.settings.horizon_s * 1_000_000
+    since = {(boot.node, boot.boot): boot.last_us - within_us for boot in alive.values()}
+    place = facts.of_boot(F.col("node"), F.col("boot"), since)
+    return F.coalesce(F.unix_micros("ts") >= place, F.lit(False))
 
 
 def _still_owed(view: View, holders: DataFrame) -> DataFrame:

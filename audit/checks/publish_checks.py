@@ -13,6 +13,7 @@ from audit.checks import routing_check
 from audit.checks.gap_filter import tally
 from audit.checks.packed_rows import REFUSED, UNSTORED
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
 from audit.input.gaps import Boot
 
@@ -108,9 +109,10 @@ def _facts(view: View) -> dict[str, object]:
 
 def _died(boots: Sequence[Boot]) -> Column:
     """Return the condition that a row is of a boot that ended without a shutdown row."""
-    died = F.lit(False)
-    for boot in boots:
-        later = any(other.node == boot.node and other.boot > boot.boot for other in boots)
-        if later and not boot.clean:
-            died |= (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-    return died
+    newest = {boot.node: boot.boot for boot in sorted(boots, key=lambda boot: boot.boot)}
+    crashed = {
+        (boot.node, boot.boot): 1
+        for boot in boots
+        if boot.boot < newest[boot.node] and not boot.clean
+    }
+    return facts.of_boot(F.col("node"), F.col("boot"), crashed).isNotNull()

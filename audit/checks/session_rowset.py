@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from audit.checks import packed_rows as packed
 from audit.checks.packed_rows import OPEN_END
 from audit.checks.stream_holders import ends, groups, holdings, on_disk
+from audit.input import facts
 from audit.input.batch_view import View
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import are_few, few
@@ -36,11 +37,8 @@ _COLUMNS = (
 
 def node_number(view: View, node: Column) -> Column:
     """Return the index of a node in the sorted names of all nodes."""
-    names = nodes(view)
-    result = F.lit(0)
-    for number, name in enumerate(names[1:], 1):
-        result = F.when(node == name, number).otherwise(result)
-    return result
+    numbers = {name: number for number, name in enumerate(nodes(view))}
+    return F.coalesce(facts.of_node(node, numbers), F.lit(0)).cast("int")
 
 
 def nodes(view: View) -> list[str]:
@@ -51,7 +49,7 @@ def nodes(view: View) -> list[str]:
 def node_name(view: View, owner: Column) -> Column:
     """Return the name of the node that `owner` (of a packed row) belongs to."""
     names = nodes(view) or [""]
-    return F.element_at(F.array(*map(F.lit, names)), F.shiftright(owner, 1).cast("int") + 1)
+    return facts.name_at(names, F.shiftright(owner, 1))
 
 
 def clock(view: View) -> packed.Clock:
@@ -257,12 +255,8 @@ def _owed(view: View) -> DataFrame:
 
 def _first_hole(view: View, since: Column) -> Column:
     """Return where the first hole after `since` begins; a subscription may have ended in it."""
-    found = F.lit(None).cast("long")
-    for gap in view.gaps:
-        if gap.kind == HOLE:
-            inside = (F.col("node") == gap.node) & (F.lit(gap.to_gseq) >= since)
-            found = F.least(found, F.when(inside, gap.from_gseq))
-    return found
+    holes = [(gap.node, gap.from_gseq, gap.to_gseq) for gap in view.gaps if gap.kind == HOLE]
+    return facts.first_after(F.col("node"), since, holes)
 
 
 def _row(

@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 
 from audit.checks.gap_filter import Tally, tally
 from audit.checks.stream_holders import on_disk
+from audit.input import facts
 from audit.input.batch_view import View
 from audit.input.kept_rows import few
 
@@ -25,10 +26,9 @@ def without_event(view: View) -> Tally:
         (F.col("actor") == "broker") & ~F.col("carried") & (F.col("client_id") != "")
     )
     fired = on_disk(view, view.of("will_fired", columns=("node", "gseq", "msg")))
-    is_last = F.lit(False)
-    for boot in view.boots:
-        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-        is_last |= here & (F.unix_micros("ts") >= boot.last_us)
+    lasts_us = {(boot.node, boot.boot): boot.last_us for boot in view.boots}
+    last_us = facts.of_boot(F.col("node"), F.col("boot"), lasts_us)
+    is_last = F.coalesce(F.unix_micros("ts") >= last_us, F.lit(False))
     lost = accepted.where(~is_last).join(
         few(fired.select("node", "msg")), ["node", "msg"], "left_anti"
     )
