@@ -82,7 +82,7 @@ def rows_place(out: str, batch: int) -> str:
     return join(out, "state", "rows", f"batch={batch}")
 
 
-def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
+def load(spark: SparkSession | None, out: str, batch: int | None = None) -> State:
     """Return the state after a batch, by default the last; the empty state if there is none.
 
     Raises ValueError if the file is damaged or of an unknown version.
@@ -117,7 +117,7 @@ def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
     return replace(known, boots=boots, gaps=gaps, heads=heads)
 
 
-def batches(spark: SparkSession, out: str) -> list[int]:
+def batches(spark: SparkSession | None, out: str) -> list[int]:
     """Return the numbers of the complete batches."""
     names = list_files(spark, join(out, "state"), ".json")
     return sorted(int(match[1]) for name in names if (match := _NAME.search(name)))

@@ -488,8 +488,9 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
     if not os.environ.get(TRACE):
         logging.getLogger().addHandler(silence)  # otherwise py4j logs pages at Ctrl-C
     try:
+        small = _is_small(options)
         with _uninterrupted():
-            spark = session("holdfast audit", options.master, memory)
+            spark = session("holdfast audit", options.master, memory, small=small)
         yield spark
     except (PySparkException, Py4JError, OSError, ValueError) as problem:
         if os.environ.get(TRACE):
@@ -499,6 +500,18 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
         if spark is not None:
             spark.stop()
         logging.getLogger().removeHandler(silence)
+
+
+def _is_small(options: argparse.Namespace) -> bool:
+    """Return whether there are few rows to audit, and no stream of more of them."""
+    from audit import run as runs
+    from audit.pace import SMALL_ROWS_MAX
+
+    if getattr(options, "every", None) is not None:
+        return False
+    hours = (getattr(options, name, None) for name in ("start", "end"))
+    rows = runs.expected_rows(options.history, options.out, *hours)
+    return rows is not None and rows <= SMALL_ROWS_MAX
 
 
 @contextlib.contextmanager
@@ -570,11 +583,14 @@ def _report(
         return None
     from audit.analytics import merge
     from audit.files import join, write_text
+    from audit.pace import paced
     from audit.report import page as report
 
     made_us = int(datetime.now(UTC).timestamp() * 1e6)
-    picture = merge.picture(spark, options.out, document, made_us=made_us, seconds=seconds)
-    merge.write_findings(spark, options.out, picture.findings)
+    rows = sum(boot["last_seq"] - boot["first_seq"] + 1 for boot in document["boots"])
+    with paced(spark, rows):
+        picture = merge.picture(spark, options.out, document, made_us=made_us, seconds=seconds)
+        merge.write_findings(spark, options.out, picture.findings)
     place = join(options.out, "report.html")
     write_text(spark, place, report.render(picture))
     return place

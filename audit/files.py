@@ -1,7 +1,8 @@
 """Small files of an audit, local or remote: list, read, and replace atomically.
 
 A place with a scheme (`s3a://`, `hdfs://`, `gs://`) is accessed with Hadoop through Spark's JVM, so
-everything that Spark can read can be listed. Everything else is on the local disk.
+everything that Spark can read can be listed. Everything else is on the local disk, and can be read
+before Spark is there (None).
 """
 
 import os
@@ -25,7 +26,7 @@ def join(place: str, *names: str) -> str:
     return "/".join([place.rstrip("/"), *names])
 
 
-def list_files(spark: SparkSession, place: str, suffix: str) -> list[str]:
+def list_files(spark: SparkSession | None, place: str, suffix: str) -> list[str]:
     """Return all files below `place` that end with `suffix`, sorted; none if it does not exist.
 
     Ignores names that start with a dot or an underscore, like Spark.
@@ -44,7 +45,7 @@ def list_files(spark: SparkSession, place: str, suffix: str) -> list[str]:
     return sorted(name for name in found if name.rpartition("/")[2][0] not in "._")
 
 
-def read_text(spark: SparkSession, place: str) -> str:
+def read_text(spark: SparkSession | None, place: str) -> str:
     """Return the text of a small file."""
     if is_local(place):
         return local_path(place).read_text(encoding="utf-8")
@@ -86,8 +87,9 @@ def _write_local(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def _hadoop(spark: SparkSession, place: str):  # type: ignore[no-untyped-def] # objects of the JVM
+def _hadoop(spark: SparkSession | None, place: str):  # type: ignore[no-untyped-def] # objects of the JVM
     """Return the Hadoop path and file system of a place."""
+    assert spark is not None
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)  # type: ignore[union-attr]
     configuration = context._jsc.hadoopConfiguration()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -43,6 +44,7 @@ from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
 from audit.input.segments import Segment
+from audit.pace import paced, together
 from audit.spark import frame_of
 from storage.history.events import REASONS
 from storage.history.witness import Witness
@@ -157,8 +159,8 @@ def run(
     for segment in bad:
         progress(f"cannot be read, or is not what its name says: {segment.path}")
     ahead = None if from_db is None else _rows_ahead(spark, from_db, out_dir, found, before)
-    count = _rows(good) + (0 if ahead is None else ahead.count())
-    with _shelf(spark, out_dir) as shelf:
+    count = segments.rows(good) + (0 if ahead is None else ahead.count())
+    with paced(spark, count) as small, _shelf(spark, out_dir, in_memory=small) as shelf:
         view = _view(spark, out_dir, shelf, before, good, bad, settings, ahead, witnesses)
         progress(f"{count:,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
         outcomes, told = suppressions.apply(
@@ -171,10 +173,15 @@ def run(
         if from_db is not None:
             document["database"] = from_db
         document["facts"] = _facts(view, outcomes)
+        rows_place = state.rows_place(out_dir, after.batch)
+        writes = [lambda: _write_rows(view, parts, rows_place, progress)]
         if not wishes.verdict_only:
-            _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
-            witness_rows.write(view, outcomes, out_dir, after.batch)
-        _write_rows(view, parts, state.rows_place(out_dir, after.batch), progress)
+            writes += [
+                lambda: _write_tables(view, parts, outcomes, out_dir, after.batch, progress),
+                lambda: witness_rows.write(view, outcomes, out_dir, after.batch),
+            ]
+        for _ in together(spark, writes):
+            pass
     text = json.dumps(document, indent=1)
     write_text(spark, join(out_dir, "verdicts", f"batch-{after.batch:08}.json"), text)
     write_text(spark, join(out_dir, "verdict.json"), text)
@@ -184,6 +191,20 @@ def run(
         remove(spark, state.rows_place(out_dir, after.batch - 2))
     progress(f"verdict: {document['status']}")
     return Verdict(document)
+
+
+def expected_rows(
+    history_dir: str, out_dir: str, start: datetime | None = None, end: datetime | None = None
+) -> int | None:
+    """Return how many rows a run would read, before Spark is there; None if that is unknown.
+
+    Known are local places only. Raises ValueError as `run` does.
+    """
+    if not (is_local(history_dir) and is_local(out_dir)):
+        return None
+    before = state.load(None, out_dir)
+    found = segments.find(None, history_dir, start, end)
+    return segments.rows(segment for segment in found if not before.has(segment))
 
 
 def _last_verdict(
@@ -213,7 +234,7 @@ def _last_verdict(
 
 
 @contextmanager
-def _shelf(spark: SparkSession, out_dir: str) -> Iterator[Shelf]:
+def _shelf(spark: SparkSession, out_dir: str, *, in_memory: bool) -> Iterator[Shelf]:
     """Provide a shelf for this run only, and remove it at the end.
 
     On a local disk a run has `out_dir` to itself, so files left by a killed run are removed too.
@@ -221,7 +242,7 @@ def _shelf(spark: SparkSession, out_dir: str) -> Iterator[Shelf]:
     work = join(out_dir, "state", "work")
     if is_local(out_dir):
         remove(spark, work)
-    shelf = Shelf(spark, join(work, uuid4().hex))
+    shelf = Shelf(spark, join(work, uuid4().hex), in_memory=in_memory)
     try:
         yield shelf
     finally:
@@ -280,11 +301,15 @@ def _rows_ahead(
 
 
 def _checks(view: View, parts: Sequence[Part], progress: Progress) -> list[Outcome]:
+    def checked(part: Part) -> tuple[list[Outcome], float]:
+        began = time.monotonic()
+        return part.check(view), time.monotonic() - began
+
     outcomes: dict[str, Outcome] = {}
     covered = view.new_spans
-    for part in parts:
-        began = time.monotonic()
-        for found in part.check(view):
+    found_by = together(view.spark, [partial(checked, part) for part in parts])
+    for part, (found_here, seconds) in zip(parts, found_by, strict=True):
+        for found in found_here:
             before = outcomes.get(found.invariant)
             outcome = (
                 found.within(covered)
@@ -296,7 +321,7 @@ def _checks(view: View, parts: Sequence[Part], progress: Progress) -> list[Outco
                 f"  {outcome.invariant} {outcome.status}: {outcome.checked:,} checked, "
                 f"{outcome.violated:,} violated, {outcome.unknown:,} unknown"
             )
-        progress(f"{part.name}: {time.monotonic() - began:.1f} s")
+        progress(f"{part.name}: {seconds:.1f} s")
     return list(outcomes.values())
 
 
@@ -321,7 +346,7 @@ def _document(
         "status": overall(outcomes),
         "batch": after.batch,
         "segments": len(good),
-        "rows": _rows(good),
+        "rows": segments.rows(good),
         "from": _time(min((boot.first_us for boot in view.boots), default=0)),
         "to": _time(max((boot.last_us for boot in view.boots), default=0)),
         "invariants": {
@@ -413,24 +438,25 @@ def _write_tables(
         for witness in outcome.witnesses
     ]
     tables = {"violations": frame_of(view.spark, found, "invariant string, witness string")}
-    for part in parts:
-        if part.tables is not None:
-            tables |= part.tables(view)
-    for name, table in tables.items():
+    made = [partial(part.tables, view) for part in parts if part.tables is not None]
+    for some in together(view.spark, made):
+        tables |= some
+
+    def write(name: str, table: DataFrame) -> None:
         began = time.monotonic()
         table.write.mode("overwrite").parquet(join(out_dir, "tables", name, f"batch={batch}"))
         progress(f"table {name}: {time.monotonic() - began:.1f} s")
 
+    for _ in together(view.spark, [partial(write, *each) for each in tables.items()]):
+        pass
+
 
 def _write_rows(view: View, parts: Sequence[Part], place: str, progress: Progress) -> None:
     began = time.monotonic()
-    rows = kept_rows.rows(view, [part.carry(view) for part in parts if part.carry is not None])
+    carried = [partial(part.carry, view) for part in parts if part.carry is not None]
+    rows = kept_rows.rows(view, together(view.spark, carried))
     rows.coalesce(2).write.mode("overwrite").parquet(place)
     progress(f"rows kept for the next batch: {time.monotonic() - began:.1f} s")
-
-
-def _rows(chosen: Sequence[Segment]) -> int:
-    return sum(segment.last_seq - segment.first_seq + 1 for segment in chosen)
 
 
 def _time(us: int) -> str:

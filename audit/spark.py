@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 LOCAL_SHUFFLES_MIN: Final = 8
 # The command prints an error once, in one line. Spark's own log is shown only on request.
 _LOG_LEVEL: Final = "ERROR" if os.environ.get("HOLDFAST_AUDIT_TRACE") else "FATAL"
+_TRACE: Final = "true" if os.environ.get("HOLDFAST_AUDIT_TRACE") else "false"
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 PACKAGES: Final = Path(__file__).resolve().parents[1]  # the folder that holds our packages
@@ -36,6 +37,10 @@ LATE_COMPILER: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+
+# In a small run nothing is hot for long: the optimizing compiler took 44 of 103 s of CPU time. With
+# the default of 21 MB for classes, the collector ran ten times only because of new ones.
+ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m"
 
 _ARROW: Final = {
     "string": pa.string(),
@@ -60,6 +65,10 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.sources.fileCompressionFactor": "30.0",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.ui.showConsoleProgress": "false",
+    # Otherwise every call of a function asks Java several times, to name its line in an error.
+    "spark.python.sql.dataFrameDebugging.enabled": _TRACE,
+    "spark.sql.dataFrameQueryContext.enabled": _TRACE,
+    "spark.sql.lightweightPlanChangeValidation": "false",  # it checks Spark's own rules
     "spark.executorEnv.PYTHONSAFEPATH": "1",  # or workers import from their working directory first
 }
 
@@ -69,11 +78,6 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",  # otherwise it opens port 4040
     "spark.executorEnv.PYTHONPATH": str(PACKAGES),  # a worker does not get the path of its driver
-    # With 2 GB the parallel collector takes 84 s where G1 takes 111 s (10 million events, 2 cores).
-    "spark.driver.extraJavaOptions": (
-        f"-XX:+UseParallelGC {LATE_COMPILER} -Dlog4j2.configurationFile=file:{LOG_SETTINGS}"
-        f" -Dholdfast.spark.log={_LOG_LEVEL}"
-    ),
     # Otherwise Spark starts a job to get the sizes of a few hundred segments.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.ui.retainedJobs": "10",
@@ -87,11 +91,14 @@ def session(
     master: str | None = None,
     memory: str | None = None,
     conf: Mapping[str, str] | None = None,
+    *,
+    small: bool = False,
 ) -> SparkSession:
     """Return the Spark session of this process, started with the settings of an audit.
 
     `master` is any Spark master; the default is that of spark-submit, or else `local[*]`. `memory`
-    is the driver's ("2g"); it has an effect only if no JVM runs yet. `conf` overrides everything.
+    is the driver's ("2g"). `small` is for a run over few rows (`audit.pace`). Both have an effect
+    only if no JVM runs yet. `conf` overrides everything.
     Raises pyspark's PySparkRuntimeError (JAVA_GATEWAY_EXITED) if there is no Java 17.
     """
     # Otherwise workers run the first `python3` on the PATH, which may lack pyspark and pyarrow.
@@ -109,6 +116,7 @@ def session(
             # Otherwise Spark warns that the host name resolves to a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             settings |= LOCAL_SETTINGS
+            settings["spark.driver.extraJavaOptions"] = _java_options(small=small)
             settings["spark.sql.shuffle.partitions"] = str(_local_shuffles(master))
     if memory is not None:
         settings["spark.driver.memory"] = memory
@@ -150,6 +158,14 @@ def _sent_packages() -> Path:
             for source in sorted(PACKAGES.joinpath(package).rglob("*.py")):
                 archive.write(source, source.relative_to(PACKAGES))
     return path
+
+
+def _java_options(*, small: bool) -> str:
+    # With 2 GB the parallel collector takes 84 s where G1 takes 111 s (10 million events, 2 cores).
+    return (
+        f"-XX:+UseParallelGC {ONE_COMPILER if small else LATE_COMPILER}"
+        f" -Dlog4j2.configurationFile=file:{LOG_SETTINGS} -Dholdfast.spark.log={_LOG_LEVEL}"
+    )
 
 
 def _local_shuffles(master: str) -> int:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -17,8 +18,10 @@ from audit.analytics import oddities, stage_counts, witness_rows
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.checks.verdict import INVARIANTS
 from audit.files import join, list_files, read_text
+from audit.input import facts
 from audit.input.coverage import TESTED
 from audit.input.events import boot_of
+from audit.pace import together
 from audit.report import trend
 from audit.report.summary import (
     Backlog,
@@ -92,16 +95,13 @@ def picture(
     shown = _frame(document, made_us, seconds, _losses(tables))
     shown.stories = witness_rows.read(spark, out_dir, document["batch"])
     shown.runs = _runs(spark, out_dir)
-    _books(tables, shown)
-    _fates(tables, shown)
-    _durations(tables, shown)
-    _clients(tables, shown)
-    _latency(tables, shown)
-    _backlogs(tables, shown)
-    _drops(tables, shown)
-    _retained(tables, shown)
-    _bills(tables, shown)
-    _moves(tables, shown)
+    # Bins, bills and the number of clients come first: the other sections need them.
+    for sections in (
+        (_books, _clients),
+        (_fates, _durations, _latency, _backlogs, _drops, _retained, _bills, _moves),
+    ):
+        for found in together(spark, [partial(each, tables, shown) for each in sections]):
+            shown.findings += found or []
     shown.findings += oddities.growing_backlogs(shown.backlogs)
     steps = tables.get("clock_steps")
     if steps is not None:
@@ -312,10 +312,10 @@ def _bin_s(span_us: int) -> int:
     return -(-span_us // (86_400_000_000 * BINS_MAX)) * 86_400
 
 
-def _books(tables: Tables, shown: Picture) -> None:
+def _books(tables: Tables, shown: Picture) -> list[Finding]:
     table = tables.get("books_minute")
     if table is None:
-        return
+        return []
     books = stage_counts.added_up(table)
     keys = ["tenant", "minute", "stage"]
     # The broker's own books if there are any, otherwise those of the events.
@@ -339,11 +339,11 @@ def _books(tables: Tables, shown: Picture) -> None:
         shown.minutes = _minutes(rows, step, "stage")
     hourly = _tenant_hours(one)
     shown.bills = _bill_rows(hourly)
-    shown.findings += oddities.unusual_hours(
+    found = oddities.unusual_hours(
         Hour(row.tenant, row.hour, row.accepted or 0)
         for row in hourly.where("accepted > 0").limit(HOURS_MAX).collect()
     )
-    shown.findings += oddities.books(_differences(books, shown))
+    return [*found, *oddities.books(_differences(books, shown))]
 
 
 def _minutes(rows: Sequence[Row], step: int, column: str) -> list[Minute]:
@@ -436,7 +436,6 @@ def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
 
 def _explained(shown: Picture) -> Any:
     """Return the condition that a minute is near the begin or end of a boot, or touches a gap."""
-    condition = F.lit(False)
     spans = []
     for boot in shown.boots:
         spans.append((boot.began_us - _MINUTE_US, boot.began_us))
@@ -446,9 +445,7 @@ def _explained(shown: Picture) -> Any:
         for gap in shown.gaps
         if gap.to_us is not None
     ]
-    for begin, end in spans:
-        condition = condition | F.col("minute").between(begin, end)
-    return condition
+    return facts.is_within(F.col("minute"), spans)
 
 
 def _fates(tables: Tables, shown: Picture) -> None:
@@ -531,11 +528,11 @@ def _backlogs(tables: Tables, shown: Picture) -> None:
 # -- who and how much ------------------------------------------------------------------------------
 
 
-def _clients(tables: Tables, shown: Picture) -> None:
+def _clients(tables: Tables, shown: Picture) -> list[Finding]:
     numbers = ("connects", "takeovers", "lost", "messages", "total_bytes", "deliveries")
     rows = tables.rows("clients", ["tenant", "client_id"], numbers)
     if rows is None:
-        return
+        return []
     rows = rows.cache()
     try:
         total, publishers, connecting = rows.agg(
@@ -555,17 +552,17 @@ def _clients(tables: Tables, shown: Picture) -> None:
     finally:
         rows.unpersist()
     seconds = ((shown.to_us or 0) - (shown.from_us or 0)) / 1e6
-    shown.findings += oddities.one_client(shown.talkers, total or 0, publishers)
-    shown.findings += oddities.flapping(shown.churn, float(middle or 0), seconds)
     shown.clients = connecting
+    found = oddities.one_client(shown.talkers, total or 0, publishers)
+    return [*found, *oddities.flapping(shown.churn, float(middle or 0), seconds)]
 
 
-def _moves(tables: Tables, shown: Picture) -> None:
+def _moves(tables: Tables, shown: Picture) -> list[Finding]:
     rows = tables.rows("moves", ["minute"], ["connects", "lost"])
     if rows is None:
-        return
+        return []
     minutes = [Moves(row.minute, row.connects, row.lost) for row in rows.collect()]
-    shown.findings += oddities.mass_disconnects(minutes, shown.clients)
+    return oddities.mass_disconnects(minutes, shown.clients)
 
 
 def _drops(tables: Tables, shown: Picture) -> None:

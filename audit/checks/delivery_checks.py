@@ -15,9 +15,8 @@ from audit.checks.session_judgement import BOOK, book, suspicions
 from audit.checks.session_rowset import node_name, node_number
 from audit.checks.stream_holders import holdings
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of
-from audit.input.events import gseq
 from audit.input.kept_rows import few
 
 CHECKS: Final = ("L2", "D1", "D2", "D3", "F1")
@@ -52,11 +51,8 @@ def _lost_by_the_disk(view: View) -> Tally:
     losses = disk_losses(view)
     if not losses:
         return Tally()
-    gone = any_of(
-        (F.col("node") == loss.node)
-        & F.col("accepted").between(gseq(loss.boot, loss.from_seq), gseq(loss.boot, loss.to_seq))
-        for loss in losses
-    )
+    place = F.col("accepted")
+    gone = facts.touches(F.col("node"), place, place, [loss.interval for loss in losses])
     promised = F.col("pub_acked").isNotNull() | F.col("persisted").isNotNull()
     rows = messages(view).where(gone & promised & (F.col("msg") < UNSTORED))
     lost = rows.select(

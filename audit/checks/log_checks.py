@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from audit.checks.clock_check import steps_back
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of
 from audit.input.events import boot_of, gseq, seq_of
 from audit.input.gaps import HOLE, Boot
 from audit.input.kept_rows import Kept
@@ -37,6 +37,11 @@ class DiskLoss:
     boot: int
     from_seq: int
     to_seq: int
+
+    @property
+    def interval(self) -> facts.Interval:
+        """Return the node, and from where to where (gseq) its rows are lost."""
+        return self.node, gseq(self.boot, self.from_seq), gseq(self.boot, self.to_seq)
 
 
 def disk_losses(view: View) -> list[DiskLoss]:
@@ -122,11 +127,8 @@ def check(view: View) -> list[Outcome]:
 
 def carry(view: View) -> Kept:
     """Return the last promises of each node, which the next boot may show to be lost."""
-    since = {
-        node: F.timestamp_micros(F.lit(view.last_us(node) - LATE_PROMISES_US))
-        for node in sorted({boot.node for boot in view.boots})
-    }
-    late = any_of((F.col("node") == node) & (F.col("ts") >= us) for node, us in since.items())
+    since = {node: last_us - LATE_PROMISES_US for node, last_us in view.lasts_us.items()}
+    late = F.unix_micros("ts") >= facts.of_node(F.col("node"), since)
     return Kept((view.of(*PROMISES, columns=("node", "gseq", "ts")).where(late),))
 
 

@@ -20,8 +20,8 @@ from audit.checks.publish_checks import messages
 from audit.checks.session_judgement import book
 from audit.checks.session_rowset import STILL_OWED, node_name, owed
 from audit.checks.stream_holders import BEGINNINGS, holdings, on_disk
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of
 from audit.input.events import SCHEMA, SEQ_BITS
 from audit.input.kept_rows import Kept, few
 
@@ -90,13 +90,10 @@ def _publishing(view: View) -> DataFrame:
 def _recent(view: View) -> Column:
     """Return which rows are recent rows of running brokers, so that more may follow."""
     alive = {boot.node: boot for boot in view.boots}
-    horizon_us = view.settings.horizon_s * 1_000_000
-    return any_of(
-        (F.col("node") == boot.node)
-        & (F.col("boot") == boot.boot)
-        & (F.unix_micros("ts") >= boot.last_us - horizon_us)
-        for boot in alive.values()
-    )
+    within_us = view.settings.horizon_s * 1_000_000
+    since = {(boot.node, boot.boot): boot.last_us - within_us for boot in alive.values()}
+    place = facts.of_boot(F.col("node"), F.col("boot"), since)
+    return F.coalesce(F.unix_micros("ts") >= place, F.lit(False))
 
 
 def _still_owed(view: View, holders: DataFrame) -> DataFrame:

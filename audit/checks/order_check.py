@@ -46,7 +46,7 @@ def _first() -> Column:
 
 def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
     """Return the first deliveries that came after that of a later message in the same order."""
-    sent = first.join(F.broadcast(suspects), ["owner", "session"]).select(
+    sent = first.join(few(suspects), ["owner", "session"]).select(
         node_name(view, F.col("owner")).alias("node"),
         "session",
         "msg",

@@ -13,8 +13,8 @@ from audit.checks import routing_check
 from audit.checks.gap_filter import tally
 from audit.checks.packed_rows import REFUSED, UNSTORED
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of
 from audit.input.gaps import Boot
 
 _COLUMNS = ("node", "boot", "gseq", "ev", "msg", "pub_qos", "reason", "topic", "stream", "carried")
@@ -109,9 +109,10 @@ def _facts(view: View) -> dict[str, object]:
 
 def _died(boots: Sequence[Boot]) -> Column:
     """Return the condition that a row is of a boot that ended without a shutdown row."""
-    newest = {boot.node: boot.boot for boot in boots}
-    return any_of(
-        (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
+    newest = {boot.node: boot.boot for boot in sorted(boots, key=lambda boot: boot.boot)}
+    crashed = {
+        (boot.node, boot.boot): 1
         for boot in boots
         if boot.boot < newest[boot.node] and not boot.clean
-    )
+    }
+    return facts.of_boot(F.col("node"), F.col("boot"), crashed).isNotNull()

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import value_of
 from audit.input.events import boot_of, seq_of
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import Kept
@@ -62,7 +62,7 @@ def carry(view: View) -> Kept:
 
 
 def _last_us(view: View) -> Column:
-    return value_of(F.col("node"), {boot.node: view.last_us(boot.node) for boot in view.boots}, 0)
+    return F.coalesce(facts.of_node(F.col("node"), view.lasts_us), F.lit(0))
 
 
 def _beside_current(view: View, served: DataFrame) -> DataFrame:
@@ -136,19 +136,15 @@ def _judged(view: View, served: DataFrame) -> DataFrame:
         F.coalesce(F.max(perhaps.cast("int")), F.lit(0)).alias("perhaps"),
     )
     start = F.coalesce(F.col("last_gseq"), F.lit(1)) + 1
-    cut = [boot.node for boot in view.boots if _is_cut(view, boot.node)]
+    cut = facts.of_node(F.col("node"), {gap.node: 1 for gap in view.gaps if gap.from_gseq == 0})
     verdict = (
         F.when(F.col("during") == 1, "ok")
-        .when(F.col("last_gseq").isNull() & F.col("node").isin(*set(cut)), "before")
+        .when(F.col("last_gseq").isNull() & cut.isNotNull(), "before")
         .when(view.touches_gap(F.col("node"), start, F.col("gseq") - 1, [HOLE]), "unknown")
         .when(F.col("perhaps") == 1, "unknown")
         .otherwise("violated")
     )
     return found.withColumn("verdict", verdict)
-
-
-def _is_cut(view: View, node: str) -> bool:
-    return any(gap.node == node and gap.from_gseq == 0 for gap in view.gaps)
 
 
 def _witness(row: Row) -> dict[str, Any]:

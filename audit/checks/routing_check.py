@@ -20,8 +20,8 @@ from audit.checks import topic_matching
 from audit.checks.gap_filter import tally_marked
 from audit.checks.stream_holders import holdings, joined
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of
 from audit.input.events import gseq
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import few
@@ -168,11 +168,8 @@ def _doubts(view: View, missing: DataFrame) -> DataFrame:
 
 def _beyond_the_end(view: View, end: Column) -> Column:
     """Return which places are after the end of the history: a tick may span two segments."""
-    newest = {boot.node: boot for boot in view.boots}
-    return any_of(
-        (F.col("node") == node) & (end > gseq(boot.boot, boot.last_seq))
-        for node, boot in newest.items()
-    )
+    lasts = {boot.node: gseq(boot.boot, boot.last_seq) for boot in view.boots}
+    return F.coalesce(end > facts.of_node(F.col("node"), lasts), F.lit(False))
 
 
 def matches(view: View) -> DataFrame:

@@ -9,10 +9,11 @@ from pyspark.sql import functions as F
 from audit.checks import packed_rows as packed
 from audit.checks.packed_rows import OPEN_END
 from audit.checks.stream_holders import ends, groups, holdings, on_disk
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import value_of
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import are_few, few
+from audit.pace import is_small
 
 # Not an event of the history: a message owed to one holder and still open when an earlier run ended
 # (`audit.checks.open_rows`). It has the place of its `msg_enqueued`; `session` is null for a group,
@@ -36,7 +37,8 @@ _COLUMNS = (
 
 def node_number(view: View, node: Column) -> Column:
     """Return the index of a node in the sorted names of all nodes."""
-    return value_of(node, {name: number for number, name in enumerate(nodes(view))}, 0)
+    numbers = {name: number for number, name in enumerate(nodes(view))}
+    return F.coalesce(facts.of_node(node, numbers), F.lit(0)).cast("int")
 
 
 def nodes(view: View) -> list[str]:
@@ -47,7 +49,7 @@ def nodes(view: View) -> list[str]:
 def node_name(view: View, owner: Column) -> Column:
     """Return the name of the node that `owner` (of a packed row) belongs to."""
     names = nodes(view) or [""]
-    return F.element_at(F.array(*map(F.lit, names)), F.shiftright(owner, 1).cast("int") + 1)
+    return facts.name_at(names, F.shiftright(owner, 1))
 
 
 def clock(view: View) -> packed.Clock:
@@ -191,12 +193,12 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
     enqueued = told("msg_enqueued", "ts", "stream")
     held = holdings(view).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
     shared = groups(holdings(view)).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
-    small = are_few(held)
+    copied = not is_small(view.spark) and are_few(held)
     held_then = F.col("gseq").between(F.col("from_gseq"), F.col("to_gseq"))
     doubt = F.coalesce(F.col("gseq") >= F.col("doubt_from"), F.lit(False))
 
     def joined(rows: DataFrame, holders: DataFrame, keys: list[str]) -> DataFrame:
-        table = F.broadcast(holders) if small else holders
+        table = F.broadcast(holders) if copied else holders
         return rows.join(table, keys).where(held_then).withColumn("doubt", doubt)
 
     def frame(rows: DataFrame, group: int, session: str, *, carried: bool) -> DataFrame:
@@ -220,7 +222,7 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         # A will is accepted in its client's name, and the row of that names no session.
         wills = told("will_fired", "session").withColumnRenamed("session", "pub")
         accepted = told("msg_accepted", "pub").unionByName(wills)
-        published = accepted.join(F.broadcast(own), ["node", "pub"])
+        published = accepted.join(few(own), ["node", "pub"])
         others = joined(enqueued, deaf, ["node", "stream"]).join(
             published.select("node", "msg", "session"), ["node", "msg", "session"], "left_anti"
         )
@@ -256,13 +258,8 @@ def _owed(view: View) -> DataFrame:
 
 def _first_hole(view: View, since: Column) -> Column:
     """Return where the first hole after `since` begins; a subscription may have ended in it."""
-    nothing = F.lit(None).cast("long")
-    begins = [
-        F.when((F.col("node") == gap.node) & (F.lit(gap.to_gseq) >= since), gap.from_gseq)
-        for gap in view.gaps
-        if gap.kind == HOLE
-    ]
-    return F.least(nothing, *begins) if begins else nothing
+    holes = [(gap.node, gap.from_gseq, gap.to_gseq) for gap in view.gaps if gap.kind == HOLE]
+    return facts.first_after(F.col("node"), since, holes)
 
 
 def _row(

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 from audit.checks.log_checks import disk_losses
 from audit.checks.packed_rows import OPEN_END
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of, value_of
-from audit.input.events import SEQ_BITS, gseq
+from audit.input.events import SEQ_BITS
 
 BEGINNINGS = ("subscribed", "sub_restored")
 SUBSCRIPTIONS = (*BEGINNINGS, "unsubscribed")
@@ -61,7 +61,8 @@ def ends(view: View) -> DataFrame:
 
     A session without an expiry interval ends with its boot at the latest, even without a row.
     """
-    newest = value_of(F.col("node"), {boot.node: boot.boot for boot in view.boots}, -1)
+    newests = {boot.node: boot.boot for boot in view.boots}  # in order: the last of a node stays
+    newest = F.coalesce(facts.of_node(F.col("node"), newests), F.lit(-1))
     said = F.when(F.col("ev").isin(*ENDS), F.col("gseq"))
     brief = F.col("ev").isin("session_created", "session_resumed") & (F.col("expiry_s") == 0)
     died = F.when(brief & (F.col("boot") < newest), F.shiftleft(F.col("boot") + 1, SEQ_BITS))
@@ -76,12 +77,9 @@ def on_disk(view: View, frame: DataFrame) -> DataFrame:
     The next boot does not know them and reuses their numbers for other messages. H1, S5 and L2
     report the loss.
     """
-    gone = [
-        (F.col("node") == loss.node)
-        & F.col("gseq").between(gseq(loss.boot, loss.from_seq), gseq(loss.boot, loss.to_seq))
-        for loss in disk_losses(view)
-    ]
-    return frame.where(~any_of(gone)) if gone else frame
+    lost = [loss.interval for loss in disk_losses(view)]
+    gone = facts.touches(F.col("node"), F.col("gseq"), F.col("gseq"), lost)
+    return frame.where(~gone) if lost else frame
 
 
 def joined(intervals: DataFrame, key: list[str]) -> DataFrame:

@@ -6,8 +6,9 @@ from pyspark.sql import functions as F
 
 from audit.checks.gap_filter import Tally, tally
 from audit.checks.stream_holders import on_disk
+from audit.input import facts
 from audit.input.batch_view import View
-from audit.input.conditions import any_of
+from audit.input.kept_rows import few
 
 # The broker publishes and records a will in one tick. This many rows may be between the two: one
 # for each stream and subscriber that gets it.
@@ -25,14 +26,11 @@ def without_event(view: View) -> Tally:
         (F.col("actor") == "broker") & ~F.col("carried") & (F.col("client_id") != "")
     )
     fired = on_disk(view, view.of("will_fired", columns=("node", "gseq", "msg")))
-    is_last = any_of(
-        (F.col("node") == boot.node)
-        & (F.col("boot") == boot.boot)
-        & (F.unix_micros("ts") >= boot.last_us)
-        for boot in view.boots
-    )
+    lasts_us = {(boot.node, boot.boot): boot.last_us for boot in view.boots}
+    last_us = facts.of_boot(F.col("node"), F.col("boot"), lasts_us)
+    is_last = F.coalesce(F.unix_micros("ts") >= last_us, F.lit(False))
     lost = accepted.where(~is_last).join(
-        F.broadcast(fired.select("node", "msg")), ["node", "msg"], "left_anti"
+        few(fired.select("node", "msg")), ["node", "msg"], "left_anti"
     )
     return tally(
         view,

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from audit.input import coverage
+from audit.input import coverage, facts
 from audit.input import gaps as gaps_module
 from audit.input import segments as segments_module
 from audit.input import traces as traces_module
@@ -156,12 +156,9 @@ class View:
         Checks of messages use all kinds of gaps, checks of sessions only holes. Null where `start`
         or `end` is null.
         """
-        conditions = [
-            (node == gap.node) & (start <= gap.to_gseq) & (end >= gap.from_gseq)
-            for gap in self.gaps
-            if gap.kind in set(kinds)
-        ]
-        return any_of(conditions)
+        wanted = set(kinds)
+        places = [(gap.node, gap.from_gseq, gap.to_gseq) for gap in self.gaps if gap.kind in wanted]
+        return facts.touches(node, start, end, places)
 
     def is_judged(self, node: Column, session: Column, start: Column, end: Column) -> Column:
         """Return the condition that a session is judged from gseq `start` to `end`."""
@@ -188,11 +185,17 @@ class View:
         """Return whether any part of the history has rows of at least some messages."""
         return any(span.recorded in ("full", "sample") for span in self.spans)
 
+    @cached_property
+    def lasts_us(self) -> dict[str, int]:
+        """Return the broker time of the last row of each node, in microseconds since 1970."""
+        lasts: dict[str, int] = {}
+        for boot in self.boots:
+            lasts[boot.node] = max(boot.last_us, lasts.get(boot.node, 0))
+        return {**lasts, **self.ends_us}
+
     def last_us(self, node: str) -> int:
         """Return the broker time of the last row of a node, in microseconds since 1970."""
-        if node in self.ends_us:
-            return self.ends_us[node]
-        return max((boot.last_us for boot in self.boots if boot.node == node), default=0)
+        return self.lasts_us.get(node, 0)
 
 
 def build(
@@ -264,23 +267,20 @@ def build(
 
 def within(stretches: Iterable[Stretch]) -> Column:
     """Return the condition that a row is in one of the stretches."""
-    return any_of(map(_in, stretches))
+    places = [(each.node, each.from_gseq, each.to_gseq) for each in stretches]
+    return facts.touches(F.col("node"), F.col("gseq"), F.col("gseq"), places)
 
 
 def is_extra(stretches: Iterable[Stretch]) -> Column:
     """Return the condition that a row is there because of a trace only."""
+    given = list(stretches)
     rows = F.lit(False)
-    for stretch in stretches:
-        here = _in(stretch)
-        if stretch.sample:
-            here &= F.coalesce(F.pmod("msg", F.lit(stretch.sample)) != 0, F.lit(True))
+    for sample in sorted({each.sample for each in given}):
+        here = within(each for each in given if each.sample == sample)
+        if sample:
+            here &= F.coalesce(F.pmod("msg", F.lit(sample)) != 0, F.lit(True))
         rows |= here
     return F.col("ev").isin(*traces_module.TRACED) & rows
-
-
-def _in(stretch: Stretch) -> Column:
-    inside = F.col("gseq").between(stretch.from_gseq, stretch.to_gseq)
-    return (F.col("node") == stretch.node) & inside
 
 
 def _trace_marks(rare: DataFrame) -> list[TraceMark]:

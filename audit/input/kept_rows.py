@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from audit.input.batch_view import View
 from audit.input.events import NAMES, SCHEMA
+from audit.pace import is_small
 from audit.spark import frame_of
 
 # Prefix of the names of carried rows that are not events. They have the place of an event.
@@ -38,7 +39,12 @@ def are_few(frame: DataFrame) -> bool:
 
 
 def few(frame: DataFrame) -> DataFrame:
-    """Return a frame as one side of a join, copied to every task if it is small enough."""
+    """Return a frame as one side of a join, copied to every task if it is small enough.
+
+    In a small run nothing is counted, and nothing copied: sorting both sides costs less.
+    """
+    if is_small(frame.sparkSession):
+        return frame
     return F.broadcast(frame) if are_few(frame) else frame
 
 

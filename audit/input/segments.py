@@ -6,7 +6,7 @@ and H1 finds missing rows.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -70,7 +70,7 @@ class Segment:
 
 
 def find(
-    spark: SparkSession,
+    spark: SparkSession | None,
     directory: str,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -91,6 +91,11 @@ def find(
         numbers = int(match["boot"]), int(match["first"]), int(match["last"])
         found.append(Segment(path, match["node"], *numbers, hour))
     return sorted(found, key=lambda s: (s.node, s.boot, s.first_seq, s.last_seq))
+
+
+def rows(segments: Iterable[Segment]) -> int:
+    """Return how many rows the segments have, as their names say."""
+    return sum(segment.last_seq - segment.first_seq + 1 for segment in segments)
 
 
 def readable(segments: list[Segment]) -> tuple[list[Segment], list[Segment]]:

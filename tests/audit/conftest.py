@@ -219,7 +219,7 @@ class Views:
         return build(
             self.spark,
             read(self.spark, str(folder)),
-            shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}")),
+            shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}"), in_memory=True),
             settings=Settings(**settings),
             segments=find(self.spark, str(folder)),
         )

@@ -6,14 +6,10 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 import audit.spark
+from audit import pace
 from audit.run import PARTS, Part
 
-SETTINGS: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
+SETTINGS: Final = {**pace.SMALL, "spark.sql.shuffle.partitions": "1"}
 # A verdict, and what became of each delivery: no other tables, and no batch follows.
 JUDGING: Final = tuple(
     Part(part.name, part.check, tables=part.tables if part.name == "deliveries" else None)
@@ -31,5 +27,9 @@ def small_spark(name: str, scratch: Path | None = None, *, threads: int = 2) -> 
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         }
     return audit.spark.session(
-        name, master=f"local[{threads}]", memory="1g", conf={**SETTINGS, **places}
+        name,
+        master=f"local[{threads}]",
+        memory="1g",
+        conf={**SETTINGS, **places},
+        small=True,
     )

@@ -24,6 +24,13 @@ def test_nothing_listens_beyond_the_loopback_address(spark: SparkSession) -> Non
     assert spark.conf.get("spark.ui.enabled") == "false"
 
 
+def test_a_small_run_has_one_compiler() -> None:
+    small, large = (audit.spark._java_options(small=small) for small in (True, False))
+    assert "-XX:TieredStopAtLevel=1" in small and "-XX:TieredStopAtLevel=1" not in large
+    assert "-XX:Tier4InvocationThreshold" in large
+    assert "log4j2.properties" in small and "log4j2.properties" in large
+
+
 def test_workers_run_this_python(spark: SparkSession) -> None:
     ran = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert ran == [sys.executable]

@@ -1,5 +1,6 @@
 """Frames that are kept while a run lasts."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,3 +38,29 @@ def test_a_shelf_below_another_has_frames_of_its_own_and_goes_with_it(
     assert below.keep("numbers", lambda: spark.range(2)).count() == 2
     shelf.clear()
     assert not (tmp_path / "work").exists()
+
+
+def test_a_shelf_in_memory_writes_no_file_and_cuts_plans(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shelf = Shelf(spark, str(tmp_path / "work"), in_memory=True)
+    kept = shelf.keep("doubled", lambda: spark.range(3).selectExpr("id * 2 AS twice"))
+    assert sorted(row.twice for row in kept.collect()) == [0, 2, 4]
+    assert "Range" not in kept._jdf.queryExecution().toString()
+    assert shelf.below("more").keep("one", lambda: spark.range(1)).count() == 1
+    assert not (tmp_path / "work").exists()
+    shelf.clear()
+    assert shelf.keep("doubled", lambda: spark.range(1)).count() == 1
+
+
+def test_two_threads_that_want_a_frame_make_it_once(spark: SparkSession, tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make() -> DataFrame:
+        made.append(1)
+        return spark.range(3)
+
+    shelf = Shelf(spark, str(tmp_path / "work"), in_memory=True)
+    with ThreadPoolExecutor(4) as pool:
+        kept = list(pool.map(lambda _: shelf.keep("numbers", make), range(8)))
+    assert len(made) == 1 and all(frame is kept[0] for frame in kept)
