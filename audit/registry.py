@@ -18,7 +18,10 @@ GENERATED: Final = "tests/audit/generate/test_history_audited.py"
 
 @dataclass(frozen=True)
 class Entry:
-    """One invariant. Modules and tests are names in `audit/checks` and `tests/audit/checks`."""
+    """One invariant. Modules and tests are names in `audit/checks` and `tests/audit/checks`.
+
+    A name with a folder is one of `audit` and of `tests/audit`.
+    """
 
     id: str
     forbids: str  # "it is violated if ...", as Markdown
@@ -29,12 +32,19 @@ class Entry:
     @property
     def modules(self) -> tuple[str, ...]:
         """Return the files that decide it."""
-        return tuple(f"{_CHECKS}/{name}.py" for name in self.decided_by)
+        return tuple(
+            f"audit/{name}.py" if "/" in name else f"{_CHECKS}/{name}.py"
+            for name in self.decided_by
+        )
 
     @property
     def tests(self) -> tuple[str, ...]:
         """Return the files that try it."""
-        return tuple(f"{_TESTS}/test_{name}.py" for name in self.tried_by)
+        return tuple(
+            f"tests/audit/{name.replace('/', '/test_')}.py" if "/" in name
+            else f"{_TESTS}/test_{name}.py"
+            for name in self.tried_by
+        )  # fmt: skip
 
 
 REGISTRY: Final[dict[str, Entry]] = {
@@ -45,8 +55,8 @@ REGISTRY: Final[dict[str, Entry]] = {
             "rows are missing without explanation or are there twice, boots are not "
             "consecutive, a segment does not match its name, or the time goes back within a "
             "boot; witnesses name node, rows and files",
-            ("log_checks", "clock_check"),
-            ("log_checks", "clock_check"),
+            ("log_checks", "clock_check", "chain_check"),
+            ("log_checks", "clock_check", "chain_check"),
         ),
         Entry(
             "L1",
@@ -168,6 +178,15 @@ REGISTRY: Final[dict[str, Entry]] = {
             ("retained_checks",),
         ),
         Entry(
+            "R2",
+            "a new subscription asked for retained messages and did not get one that matched and "
+            "stayed: its session was connected beyond the horizon, nothing was dropped for it, "
+            "and its window was not full (3.3.1-9). Of brokers that did not record what a "
+            "subscription asks for (`retain` of `subscribed`) nothing is said",
+            ("retained_owed",),
+            ("retained_owed",),
+        ),
+        Entry(
             "G1",
             "garbage collection deleted a message still needed, or kept something no longer needed",
             ("session_lifetimes", "session_checks"),
@@ -180,6 +199,47 @@ REGISTRY: Final[dict[str, Entry]] = {
             ("backend_checks", "backend_counting", "backend_story"),
             ("backend_checks", "backend_counting", "backend_story"),
             anchor="external-stores",
+        ),
+        Entry(
+            "C1",
+            "a client had the acknowledgement of a message, and the history does not know "
+            "the message: a disk has lied. A message that no stored subscription wanted may "
+            "go with a crash",
+            ("clients/judgement", "clients/reconcile"),
+            ("clients/judgement", "clients/reconcile"),
+            "what-clients-saw",
+        ),
+        Entry(
+            "C2",
+            "a client received what was never recorded as sent to it; or the history has an "
+            "acknowledgement by a client that never saw the message",
+            ("clients/judgement", "clients/reconcile"),
+            ("clients/judgement", "clients/reconcile"),
+            "what-clients-saw",
+        ),
+        Entry(
+            "C3",
+            "a client received a message twice at QoS 2, or a will more often than it was "
+            "published (4.3.3)",
+            ("clients/judgement", "clients/reconcile"),
+            ("clients/judgement", "clients/reconcile"),
+            "what-clients-saw",
+        ),
+        Entry(
+            "C4",
+            "Session Present in CONNACK was not what the history says (3.2.2-2, 3.2.2-3)",
+            ("clients/judgement", "clients/reconcile"),
+            ("clients/judgement", "clients/reconcile"),
+            "what-clients-saw",
+        ),
+        Entry(
+            "C5",
+            "a message was acknowledged to its publisher, and a client whose subscription "
+            "matched did not receive it, though it received earlier and later ones of that "
+            "publisher and topic (4.3.2, 4.3.3)",
+            ("clients/judgement", "clients/reconcile"),
+            ("clients/judgement", "clients/reconcile"),
+            "what-clients-saw",
         ),
     )
 }

@@ -145,13 +145,7 @@ def run(
     wishes = wishes or Wishes()
     found = segments.find(spark, history_dir, start, end)
     before = state.load(spark, out_dir, None if batch is None else batch - 1)
-    if batch is not None and batch in state.batches(spark, out_dir):
-        again = set(state.load(spark, out_dir, batch).segments)
-        chosen = [segment for segment in found if segment.name in again]
-    else:
-        chosen = [segment for segment in found if not before.has(segment)]
-        if only is not None:
-            chosen = [segment for segment in chosen if segment.name in only]
+    chosen = _chosen(spark, out_dir, found, before, batch, only)
     if not chosen and from_db is None and not (always and before.batch >= 0):
         return _last_verdict(spark, out_dir, history_dir, before, wishes, witnesses)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
@@ -173,24 +167,52 @@ def run(
         if from_db is not None:
             document["database"] = from_db
         document["facts"] = _facts(view, outcomes)
-        rows_place = state.rows_place(out_dir, after.batch)
-        writes = [lambda: _write_rows(view, parts, rows_place, progress)]
+        writes = [partial(_write_rows, view, parts, out_dir, after.batch, progress)]
         if not wishes.verdict_only:
+            batch = after.batch
             writes += [
-                lambda: _write_tables(view, parts, outcomes, out_dir, after.batch, progress),
-                lambda: witness_rows.write(view, outcomes, out_dir, after.batch),
+                partial(_write_tables, view, parts, outcomes, out_dir, batch, progress),
+                partial(witness_rows.write, view, outcomes, out_dir, batch),
             ]
         for _ in together(spark, writes):
             pass
+    _save(spark, out_dir, document, after, completes=from_db is None)
+    progress(f"verdict: {document['status']}")
+    return Verdict(document)
+
+
+def _chosen(
+    spark: SparkSession,
+    out_dir: str,
+    found: Sequence[Segment],
+    before: state.State,
+    batch: int | None,
+    only: Collection[str] | None,
+) -> list[Segment]:
+    """Return the segments of this batch: those of an earlier one, or those that are new."""
+    if batch is not None and batch in state.batches(spark, out_dir):
+        again = set(state.load(spark, out_dir, batch).segments)
+        return [segment for segment in found if segment.name in again]
+    new = [segment for segment in found if not before.has(segment)]
+    return new if only is None else [segment for segment in new if segment.name in only]
+
+
+def _save(
+    spark: SparkSession,
+    out_dir: str,
+    document: dict[str, Any],
+    after: state.State,
+    *,
+    completes: bool,
+) -> None:
+    """Write the verdict, and behind it the state that completes the batch, if it is to."""
     text = json.dumps(document, indent=1)
     write_text(spark, join(out_dir, "verdicts", f"batch-{after.batch:08}.json"), text)
     write_text(spark, join(out_dir, "verdict.json"), text)
-    if from_db is None:
+    if completes:
         state.save(spark, out_dir, after)
-    if from_db is None and after.batch > 1:
-        remove(spark, state.rows_place(out_dir, after.batch - 2))
-    progress(f"verdict: {document['status']}")
-    return Verdict(document)
+        if after.batch > 1:
+            remove(spark, state.rows_place(out_dir, after.batch - 2))
 
 
 def expected_rows(
@@ -451,8 +473,11 @@ def _write_tables(
         pass
 
 
-def _write_rows(view: View, parts: Sequence[Part], place: str, progress: Progress) -> None:
+def _write_rows(
+    view: View, parts: Sequence[Part], out_dir: str, batch: int, progress: Progress
+) -> None:
     began = time.monotonic()
+    place = state.rows_place(out_dir, batch)
     carried = [partial(part.carry, view) for part in parts if part.carry is not None]
     rows = kept_rows.rows(view, together(view.spark, carried))
     rows.coalesce(2).write.mode("overwrite").parquet(place)

@@ -37,8 +37,14 @@ CAUSES: Final[dict[str, tuple[str, ...]]] = {
     "E1": (_CLOCK, _BUG),
     "W1": ("a broker that was down when the will was due", _CLOCK, _BUG),
     "R1": (_RESTORED, _BUG),
+    "R2": (_RESTORED, _DISK, _BUG),
     "G1": (_BUG,),
     "B1": ("a store that was changed or restored by somebody else", _RESTORED, _BUG),
+    "C1": (_DISK, _RESTORED, _UNSAFE, _BUG),
+    "C2": ("logs of clients of another broker", _RESTORED, _BUG),
+    "C3": ("a client that handed a message to its program twice", _UNSAFE, _BUG),
+    "C4": (_RESTORED, _DISK, _BUG),
+    "C5": (_DISK, _UNSAFE, _BUG),
 }
 UNKNOWN_CAUSE: Final = (_BUG,)
 
@@ -48,6 +54,7 @@ FIRST: Final[dict[str, str]] = {
     "L2": "Find out whose messages are missing, and ask their publishers to send them again.",
     "S5": "Stop trusting this disk until you know why: what it had confirmed was gone.",
     "S1": "Compare what the client believes with what the broker has.",
+    "C1": "Stop trusting this disk until you know why: what it had confirmed was gone.",
     "D1": "Tell whoever consumes these messages that some may have come twice.",
     "B1": "Compare the store itself with the messages.",
 }

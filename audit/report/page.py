@@ -45,6 +45,7 @@ _GROUPS: Final = (  # three rows of six, and one for brokers with external store
     ("Sessions: kept, ended when due, survived", "Sessions", ("S",)),
     ("Clean-up", "Clean-up", ("G",)),
     ("External stores", "Stores", ("B",)),
+    ("What clients saw", "Clients", ("C",)),
 )
 
 

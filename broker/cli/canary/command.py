@@ -103,9 +103,10 @@ def run(options: argparse.Namespace) -> int:
         interval_s=options.interval, timeout_s=options.timeout,
         say=lambda line: print_lines([f"{_moment(machine_clocks.wall_ms())} {line}"], flush=True),
     )  # fmt: skip
-    print_lines([f"canary {name} at {server.name}, topics {options.topic}/{name}/#"], flush=True)
+    here = f"canary {name} at {server.name}, topics {options.topic}/{name}/#"
     try:
         try:
+            print_lines([here], flush=True)
             _fly(flight, options, time.monotonic)
         except KeyboardInterrupt:
             _drain(flight, options, time.monotonic, DRAIN_S)
