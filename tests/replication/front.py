@@ -28,12 +28,20 @@ class Front:
         self._lock: Final = threading.Lock()
         self._ends: Final = threading.Event()
         self._server: Final = socket.create_server(("127.0.0.1", self.port), backlog=128)
-        for target in (self._accept, self._look):
-            threading.Thread(target=target, daemon=True, name="front").start()
+        self._threads: Final = [
+            threading.Thread(target=target, daemon=True, name="front")
+            for target in (self._accept, self._look)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Close everything."""
         self._ends.set()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
         self._server.close()
         self._close_all()
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from audit.checks.verdict import INVARIANTS
 from audit.input.batch_view import Settings
 from audit.run import run
 from tests.audit.conftest import History, judge_sessions
@@ -65,6 +64,7 @@ def accusations(document: dict[str, Any], node: str) -> dict[str, list[dict[str,
     found = {
         name: [each for each in document["invariants"][name]["witnesses"] if each["node"] == node]
         for name in INVARIANTS
+        if name in document["invariants"]
     }
     return {name: witnesses for name, witnesses in found.items() if witnesses}
 
