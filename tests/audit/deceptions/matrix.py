@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from audit.checks.verdict import INVARIANTS
 from audit.input.batch_view import Settings
 from audit.run import run
 from tests.audit.conftest import History, judge_sessions
