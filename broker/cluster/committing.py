@@ -26,7 +26,7 @@ class ReplicatedCommitter:
         self._loop: Final = loop
         # (index of the last record that it needs, serial), oldest first.
         self._asked: Final[deque[tuple[int, int]]] = deque()
-        self._committed: int = member.written
+        self._committed: int = member.settled  # a recovery may have written more
         self._is_closed: bool = False
         member.committed = self._reached
 

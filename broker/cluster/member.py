@@ -147,6 +147,11 @@ class Member:
         """Return the index of the newest record that this node has written."""
         return self.replica.written
 
+    @property
+    def settled(self) -> int:
+        """Return the index up to which every record is committed, at least."""
+        return self.store.position().position.index if self.store.pending else self.written
+
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run on this loop from now on."""
         self._loop = loop

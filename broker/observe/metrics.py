@@ -43,6 +43,8 @@ SNAPSHOT_AGE_MAX_S: Final = 1.0
 SNAPSHOT_TIMEOUT_S: Final = 2.0
 # Housekeeping runs on the loop once a second. Ten missed turns are a hang, not load.
 STALLED_S: Final = 10.0
+# A leader that has not heard the log for so long commits nothing, and another node takes over.
+CUT_OFF_S: Final = 3.0
 # A scraper that sends nothing must not keep a thread for ever.
 REQUEST_TIMEOUT_S: Final = 10.0
 CLOSE_POLL_S: Final = 0.25  # how often the accepting thread checks whether it should end
@@ -191,8 +193,12 @@ class Status:
 
     def is_ready(self) -> bool:
         """Return whether clients are served, and every required store can be reached."""
-        is_serving = self.phase == "ready" and not self.is_stalled()
+        is_serving = self.phase == "ready" and not self.is_stalled() and not self.is_cut_off()
         return is_serving and not any(self.backends_down.values())
+
+    def is_cut_off(self) -> bool:
+        """Return whether this node of a cluster does not hear the log: another one may lead."""
+        return self.cluster is not None and self.cluster.silent_s > CUT_OFF_S
 
     def is_disk_low(self) -> bool:
         """Return whether new durable state is refused, because too little of the disk is free."""
@@ -202,6 +208,8 @@ class Status:
     def lines(self) -> list[str]:
         """Return the state in words, and each store that cannot be reached."""
         lines = ["stalled" if self.is_stalled() else self.phase]
+        if self.is_cut_off():
+            lines.append("the log of the cluster is not heard")
         for name, is_required in self.backends_down.items():
             lines.append(f"backend {name} is down" + (", and it is required" * is_required))
         return lines

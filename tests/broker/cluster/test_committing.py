@@ -13,7 +13,7 @@ class Written:
     """As much of a member as a committer needs."""
 
     def __init__(self) -> None:
-        self.written = 10
+        self.written = self.settled = 10
         self.committed = lambda index: None
 
 
@@ -57,6 +57,22 @@ def test_what_needs_nothing_new_is_told_at_once_but_never_inside_the_request(
         assert told == []
         await asyncio.sleep(0)
         assert told == [4]
+
+    asyncio.run(run())
+
+
+def test_what_a_recovery_has_written_is_not_durable_before_it_is_committed(
+    member: Written,
+) -> None:
+    async def run() -> None:
+        told: list[int] = []
+        member.written = 12
+        found = committer(member, told)
+        found.request(1)
+        await asyncio.sleep(0)
+        assert told == []
+        member.committed(12)
+        assert told == [1]
 
     asyncio.run(run())
 

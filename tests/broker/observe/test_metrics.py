@@ -1,5 +1,6 @@
 """What a scrape and a health check see, over a real socket."""
 
+import dataclasses
 import http.client
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.observe.backend_figures import BackendFigures
+from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.metrics import STALLED_S, MetricsServer, Snapshot, Status
 from session.counters import REFUSALS, Counters
 from storage.local.disk_space import Measured
@@ -327,6 +329,20 @@ def test_external_stores_are_told_apart_and_absent_where_there_are_none(broker: 
     assert samples["holdfast_backend_rewinds_total", of_down] == 2
     assert samples["holdfast_backend_gaps_total", of_down] == 3
     assert samples["holdfast_backend_dead_letters", of_down] == 4
+
+
+def test_a_leader_that_does_not_hear_its_cluster_is_not_ready_and_stays_alive(
+    broker: Broker,
+) -> None:
+    broker.status.phase = "ready"
+    broker.status.beat = time.monotonic()
+    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1)
+    broker.status.cluster = figures
+    assert broker.get("/readyz")[0] == 200
+    broker.status.cluster = dataclasses.replace(figures, silent_s=4.0)
+    told = (503, "ready\nthe log of the cluster is not heard\n")
+    assert broker.get("/readyz")[::2] == told
+    assert broker.get("/healthz")[0] == 200
 
 
 def test_stores_that_are_down_are_named_by_readyz_alone_and_fail_it_if_required(
