@@ -160,7 +160,7 @@ def test_a_database_that_does_not_tell_is_not_accused(
     tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(store: object) -> tuple[int, int]:
-        raise DamagedRows("meta: damaged", [], None)
+        raise DamagedRows("meta: damaged")
 
     monkeypatch.setattr(witness_thread, "load_boot", damaged)
     WitnessFile(tmp_path / "witness", NODE).write([Mark(2, 9)])
