@@ -18,6 +18,7 @@ from audit.checks.gap_filter import Tally, tally_marked
 from audit.checks.retained_checks import CHANGES
 from audit.checks.routing_check import matcher
 from audit.checks.verdict import Outcome
+from audit.input import facts
 from audit.input.batch_view import View
 from audit.input.events import SEQ_BITS
 from audit.input.kept_rows import few
@@ -192,12 +193,12 @@ def _with_end(view: View, missing: DataFrame) -> DataFrame:
 
 def _last(view: View) -> tuple[Column, Column]:
     """Return the last place and time of a row's boot."""
-    place, us = F.lit(None).cast("long"), F.lit(None).cast("long")
-    for boot in view.boots:
-        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-        place = F.when(here, boot.last_gseq).otherwise(place)
-        us = F.when(here, min(boot.last_us, view.last_us(boot.node))).otherwise(us)
-    return place, us
+    places = {(boot.node, boot.boot): boot.last_gseq for boot in view.boots}
+    times = {
+        (boot.node, boot.boot): min(boot.last_us, view.last_us(boot.node)) for boot in view.boots
+    }
+    node, boot = F.col("node"), F.col("boot")
+    return facts.of_boot(node, boot, places), facts.of_boot(node, boot, times)
 
 
 def _overtaken(view: View, due: DataFrame) -> DataFrame:
