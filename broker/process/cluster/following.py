@@ -10,6 +10,7 @@ import functools
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from threading import Thread
 from typing import Final
 
 from broker.cluster import describing
@@ -54,7 +55,6 @@ async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead 
         member = stack.enter_context(closing(_member(config, log, directory, opened)))
     except StorageError as problem:
         raise StartError(str(problem)) from None
-    _check_topic(config, log)
     following = Following(config, log, member)
     leads = await following.run()
     if leads is None:
@@ -106,8 +106,17 @@ class Following:
                 "following", "this node follows the log of its cluster, and leads if nobody does"
             )
             member.attach(loop)
+            checked: asyncio.Future[str] = loop.create_future()
+            # Not on this thread, nor one that an end waits for: Kafka may not answer for long.
+            checking = (self._config, log, loop, functools.partial(_checked, ended, checked))
+            Thread(target=_check_topic, args=checking, name="topic", daemon=True).start()
             try:
-                return await ended
+                leads = await ended
+                if leads is not None:
+                    wrong = await checked  # it does not lead on a topic that loses records
+                    if wrong:
+                        raise StartError(wrong)
+                return leads
             except StorageError as problem:
                 raise StartError(str(problem)) from None
             finally:
@@ -178,8 +187,10 @@ def _fail(ended: "asyncio.Future[Leads | None]", error: StorageError) -> None:
         ended.set_exception(error)
 
 
-def _check_topic(config: Config, log: Log) -> None:
-    """Refuse a topic that would lose records. Raises `StartError`."""
+def _check_topic(
+    config: Config, log: Log, loop: asyncio.AbstractEventLoop, tell: Callable[[str], None]
+) -> None:
+    """Say why the topic would lose records, "" if it would not, or cannot be asked about."""
     from broker.operations import cluster_topic  # the library, only if asked for
     from storage.replicated.kafka.topic import TopicError
 
@@ -188,9 +199,18 @@ def _check_topic(config: Config, log: Log) -> None:
     except TopicError as problem:
         # A node must come back by itself when Kafka does.
         log.warning("cluster_topic", f"the topic could not be checked: {problem}")
-        return
-    if problems:
-        raise StartError("; ".join(problems))
+        problems = []
+    with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
+        loop.call_soon_threadsafe(tell, "; ".join(problems))
+
+
+def _checked(
+    ended: "asyncio.Future[Leads | None]", checked: "asyncio.Future[str]", wrong: str
+) -> None:
+    if not checked.done():
+        checked.set_result(wrong)
+    if wrong:
+        _fail(ended, StorageError(wrong))
 
 
 def _open_log(config: Config, place: int) -> SharedLog:
