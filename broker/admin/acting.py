@@ -14,7 +14,7 @@ import msgspec
 
 from broker.admin import records
 from broker.admin.asking import Asking
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 
 BANS_MAX: Final = 100_000  # in one list
 

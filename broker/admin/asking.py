@@ -19,9 +19,9 @@ import msgspec
 from broker.admin import records
 from broker.admin.sources import reading, telling
 from broker.admin.sources.broker_questions import BrokerQuestions
-from broker.admin.sources.lanes import Lane, Turn
+from broker.admin.sources.lanes import Lane, NotThere, Turn
 from broker.admin.sources.orders import Orders, Sorted
-from broker.admin.sources.reading import NotThere, now_text
+from broker.admin.sources.reading import now_text
 from broker.configuration.config import Config, ConfigError
 from broker.operations.control_socket import Absent, ControlError, Request
 from broker.operations.looking import restart_report, why

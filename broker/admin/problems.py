@@ -14,9 +14,8 @@ from broker.admin import records
 from broker.admin.access.admin_log import AdminLogError
 from broker.admin.access.private_file import AccessFileError, BadEntry, EntryRefused, NoEntry
 from broker.admin.asking import BadCursor
-from broker.admin.sources.lanes import Busy, TooLong, Unreadable
+from broker.admin.sources.lanes import Busy, NotThere, TooLong, Unreadable
 from broker.admin.sources.orders import BeingSorted
-from broker.admin.sources.reading import NotThere
 from broker.operations.control_socket import ControlError, Unanswered
 
 MEDIA_TYPE: Final = "application/problem+json"

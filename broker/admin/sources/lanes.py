@@ -46,6 +46,10 @@ class Unreadable(Exception):
     """The data directory cannot be read; one line."""
 
 
+class NotThere(Exception):
+    """What is asked for does not exist; one line."""
+
+
 class Turn:
     """A lock for which few may wait; beyond them it raises `Busy`. Of one loop."""
 
@@ -118,9 +122,9 @@ class Lane:
         self._until_s = 0.0
 
     async def run(self, work: Callable[[Opened], Result]) -> Result:
-        """Do `work` on the lane's thread.
+        """Do `work` on the lane's thread; of a database opened after the call if it is not there.
 
-        Raises `Busy`, `TooLong`, and `Unreadable` for what the store raises.
+        Raises `Busy`, `TooLong`, what `work` raises, and `Unreadable` for what the store raises.
         """
         with self._lock:
             if self._waiting >= self._waiting_max:
@@ -143,17 +147,21 @@ class Lane:
         if not os.path.isdir(self._database):
             raise Unreadable("there is no database yet")
         try:
-            if monotonic() > self._until_s:
-                self._close()
-            if self._store is None:
-                began = monotonic()
-                self._store = self._open()
-                now = monotonic()
-                self._until_s = now + min(AGE_MAX_S, max(AGE_MIN_S, AGE_SHARE * (now - began)))
-            return work(Opened(self._store, monotonic() + self._longest_s, self._ending.is_set))
+            if self._store is not None and monotonic() <= self._until_s:
+                with contextlib.suppress(NotThere):  # it may have come since
+                    return self._answer(work, self._store)
+            self._close()
+            began = monotonic()
+            self._store = self._open()
+            now = monotonic()
+            self._until_s = now + min(AGE_MAX_S, max(AGE_MIN_S, AGE_SHARE * (now - began)))
+            return self._answer(work, self._store)
         except StorageError as problem:
             self._close()  # perhaps a file that the broker has deleted meanwhile
             raise Unreadable(str(problem)) from None
+
+    def _answer(self, work: Callable[[Opened], Result], store: RocksStore) -> Result:
+        return work(Opened(store, monotonic() + self._longest_s, self._ending.is_set))
 
     def _open(self) -> RocksStore:
         """Open the database; try again when a running broker deletes files at that moment."""

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from broker.admin import records
-from broker.admin.sources.lanes import Opened
+from broker.admin.sources.lanes import NotThere, Opened
 from broker.configuration.config import Config
 from broker.history import queries
 from broker.operations.looking import groups_report, retained_report, why
@@ -38,10 +38,6 @@ RETAINED_BYTES_MAX: Final = 1 << 20  # of a retained one that is asked for
 LIST_PAYLOADS_MAX: Final = 1 << 20  # bytes of all payloads of a page
 
 Record = TypeVar("Record")
-
-
-class NotThere(Exception):
-    """What is asked for is not there; one line."""
 
 
 def now_text() -> str:

@@ -10,7 +10,7 @@ import pytest
 from broker.admin import records
 from broker.admin.acting import Acting
 from broker.admin.asking import Asking
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 from broker.configuration.config import Config
 from broker.operations.control_socket import ControlServer, Request
 

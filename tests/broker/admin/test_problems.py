@@ -8,8 +8,7 @@ from broker.admin.access.admin_log import AdminLogError
 from broker.admin.access.private_file import AccessFileError, BadEntry, EntryRefused, NoEntry
 from broker.admin.asking import BadCursor
 from broker.admin.problems import EXPECTED, Refused, answer, refused
-from broker.admin.sources.lanes import Busy, TooLong, Unreadable
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import Busy, NotThere, TooLong, Unreadable
 from broker.operations.control_socket import ControlError, Unanswered
 
 

@@ -12,7 +12,7 @@ from broker.admin.access.roles import Role, Who
 from broker.admin.asking import BadCursor
 from broker.admin.problems import Refused
 from broker.admin.services import demand, demand_payloads
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 from tests.broker.admin.application import Application
 
 

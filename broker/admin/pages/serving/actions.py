@@ -17,7 +17,7 @@ from broker.admin.pages.views import session as view
 from broker.admin.pages.words import amounts, links, names
 from broker.admin.problems import Refused
 from broker.admin.records import Purged
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 from broker.admin.web.gate import form_of
 from mqtt.topics import topic_problem
 

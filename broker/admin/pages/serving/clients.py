@@ -16,7 +16,7 @@ from broker.admin.pages.words import globs, links
 from broker.admin.problems import Refused
 from broker.admin.records import Client, ClientDetail, Page, QueueEntry, Session
 from broker.admin.services import demand_payloads
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 from broker.operations.control_socket import ControlError
 from mqtt.topics import SHARE_PREFIX, filter_problem
 

@@ -20,7 +20,7 @@ from broker.admin.pages.words import amounts
 from broker.admin.problems import Refused
 from broker.admin.records import Generation, Retained, TopicReaders
 from broker.admin.sources import verdicts
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 from broker.admin.web.gate import who_of
 from broker.admin.web.signing_in import SigningIn, safe_path
 from broker.operations.control_socket import ControlError

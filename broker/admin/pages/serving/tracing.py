@@ -15,7 +15,7 @@ from broker.admin.pages.views import trace as view
 from broker.admin.pages.words import links
 from broker.admin.problems import Refused
 from broker.admin.services import demand_payloads
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere
 from broker.admin.web.gate import form_of
 
 FOR: Final = "10m"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.admin.sources import lanes
-from broker.admin.sources.lanes import Busy, Lane, Opened, TooLong, Turn, Unreadable
+from broker.admin.sources.lanes import Busy, Lane, NotThere, Opened, TooLong, Turn, Unreadable
 from storage.errors import CorruptRecord
 from storage.local.rocks import RocksStore
 
@@ -50,6 +50,31 @@ def test_a_change_is_seen_after_a_refresh(store: RocksStore, tmp_path: Path) -> 
         put(store, b"two")
         lane.refresh()
         assert await lane.run(value) == b"two"
+
+    play(lane, story)
+    store.close()
+
+
+def test_what_came_after_the_opening_is_found_without_a_refresh(
+    store: RocksStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "AGE_MIN_S", 3600.0)
+    monkeypatch.setattr(lanes, "AGE_MAX_S", 3600.0)
+    lane = Lane(tmp_path, "test")
+
+    def found(opened: Opened) -> bytes:
+        there = value(opened) if "things" in opened.inventory.store.families() else None
+        if there is None:
+            raise NotThere("no such thing")
+        return there
+
+    async def story() -> None:
+        with pytest.raises(NotThere, match="no such thing"):
+            await lane.run(found)
+        put(store, b"one")
+        assert await lane.run(found) == b"one"
+        put(store, b"two")
+        assert await lane.run(found) == b"one"  # what is there may be of the opening
 
     play(lane, story)
     store.close()

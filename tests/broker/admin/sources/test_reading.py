@@ -7,8 +7,7 @@ import pytest
 
 from broker.admin import records
 from broker.admin.sources import reading
-from broker.admin.sources.lanes import Opened, TooLong
-from broker.admin.sources.reading import NotThere
+from broker.admin.sources.lanes import NotThere, Opened, TooLong
 from broker.configuration.config import Config
 from broker.operations.sessions import report
 from mqtt.packets import Disconnect, Puback, Suback
