@@ -83,7 +83,7 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
     assembly.history.recorder.begin(database.boot, now, store)
     database.log.open(now)
     assembly.history.publishes.begin(database.log.end)
-    assembly.history.sessions.booted(store)
+    assembly.history.sessions.booted(store, assembly.core.settings.member)
     database.due.open()
     assembly.bans.open()
     assembly.sessions.open()

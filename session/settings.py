@@ -305,6 +305,9 @@ class Settings:
         # What each of them is told of, by name. One that is not among them any more is forgotten.
         self.feeds: tuple[Feed, ...] = ()
 
+        # Name of this node in its cluster, "" = it is alone. The history tells who has led.
+        self.member: str = ""
+
         # Rhythm.
 
         # Period of the $SYS tree; 0 switches it off.

@@ -67,6 +67,8 @@ class Shell:
         # the host's when the data directory was new), and for how long it stays (0 = for ever).
         self.history_dir: str | None = None
         self.history_node: str | None = None
+        # A cluster has one history, whoever leads: by default under the name of its topic.
+        self.history_cluster: str | None = None
         self.history_keep_days: int = 30
         # Rows that wait for their export are in the database; near this limit less is recorded.
         self.history_outbox_bytes_max: int = 256 << 20
@@ -155,6 +157,9 @@ class Config:
         self._check_admin()
         for problem in self.cluster.problems():
             raise ConfigError(problem)
+        if self.cluster.is_replicated:
+            shell.history_cluster = self.cluster.topic
+            self.settings.member = self.cluster.node or ""
         for problem in self.settings.problems():
             raise ConfigError(problem)
         self.listeners[0].name = self.listeners[0].type

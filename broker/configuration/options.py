@@ -283,7 +283,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("history", "dir", "shell", "history_dir", Text(empty_is_none=True),
            "directory of the exported segments (Parquet); empty = history in the data directory"),
     Option("history", "node", "shell", "history_node", Name(empty_is_none=True),
-           "name of this broker in it; empty = the host's when the data directory was new"),
+           "name of this broker in it; empty = the host's when the data directory was new; in a"
+           " cluster the topic's"),
     Option("history", "outbox_bytes_max", "shell", "history_outbox_bytes_max", Size(1 << 20),
            "bytes that may wait in the database for their export; near it less is recorded"),
     Option("history", "seal_events", "shell", "history_seal_events", Integer(1000, 5_000_000),

@@ -44,7 +44,7 @@ def export(config: Config, directory: str) -> str:
             is_copy = not _is_same(target, place.directory)
             writer = SegmentWriter(target, place.node, keep_days=0, is_copy=is_copy)
             events_max = config.shell.history_seal_events
-            segmenter = Segmenter(writer.write, writer.newest, events_max=events_max)
+            segmenter = Segmenter(writer.write, writer.newest, writer.end, events_max=events_max)
             for boot, first_seq, value in history.rows():
                 segmenter.add(boot, first_seq, value)
             answer = segmenter.seal()

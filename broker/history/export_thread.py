@@ -16,6 +16,7 @@ from storage.errors import DamagedRows, StorageError
 from storage.history.packed_rows import history_key, split_history_key
 from storage.local import failpoint
 from storage.local.rocks import RocksStore
+from storage.tables.export_row import ExportProgress, Key
 from storage.tables.tables import HISTORY
 
 # Rows read at a time with the store's lock held; one is up to a megabyte.
@@ -26,7 +27,6 @@ JOB_BYTES_MAX: Final = 64 << 20
 IDLE_S: Final = 10.0
 JOIN_S: Final = 1.0
 
-Key: TypeAlias = tuple[int, int]  # boot, first seq
 FIRST: Final[Key] = (0, 0)
 LAST_KEY: Final = b"\xff" * 13  # after every key
 
@@ -106,6 +106,10 @@ class Ended:
 
 
 Report: TypeAlias = Counted | Damaged | Exported | Ended
+
+
+# Opens a process that writes segments, which follow the one that is named here.
+OpenLink: TypeAlias = Callable[[ExportProgress], Link]
 
 
 class Scan(Protocol):
@@ -216,18 +220,24 @@ class ExportThread:
     def __init__(
         self,
         store: RocksStore,
-        open_link: Callable[[], Link],
+        open_link: OpenLink,
         report: Callable[[Report], None],
         *,
         inherited_before: int,
         seal_events: int,
+        progress: ExportProgress,
     ) -> None:
-        """`report` is called on the thread. The first report counts the rows of earlier boots."""
+        """`report` is called on the thread. The first report counts the rows of earlier boots.
+
+        Rows that `progress` knows as exported are in a segment, here or on another machine.
+        """
         self.frontier: Final = Frontier(store, report)
         self._store: Final = store
         self._open_link: Final = open_link
         self._report: Final = report
         self._seal_events: Final = seal_events
+        self._before: Final = progress
+        self._is_past_known = progress.exported == FIRST
         self._link: Link | None = None
         self._is_closing = False
         self._orders: Final[SimpleQueue[Key | None]] = SimpleQueue()
@@ -272,6 +282,9 @@ class ExportThread:
         try:
             while not self._is_closing:
                 job = Job()
+                if self._pass_over(job, limit):
+                    self._report(Exported(job, Sealed(0, 0)))
+                    continue
                 if not self._hand_over(job, limit):
                     return ""
                 assert self._link is not None
@@ -289,18 +302,32 @@ class ExportThread:
             return str(problem) if expected else f"{type(problem).__name__}: {problem}"
         return ""
 
+    def _pass_over(self, job: Job, limit: Key) -> bool:
+        """Take the next rows that were exported before this start; False = there are none."""
+        if self._is_past_known:
+            return False
+        for key, value in self.frontier.take(min(self._before.exported, limit)):
+            job.add(key, len(value))
+        self._is_past_known = not job.keys
+        return bool(job.keys)
+
     def _hand_over(self, job: Job, limit: Key) -> bool:
-        """Send the next rows, as many as make a segment; False = there are none."""
+        """Send the next rows, as many as make a segment; False = there are none.
+
+        How many depends on the rows alone: another machine would cut the same segments.
+        """
         while rows := self.frontier.take(limit):
+            if self._is_closing:
+                return False
             for key, value in rows:
                 job.add(key, len(value))
             if self._link is None:
-                self._link = self._open_link()
+                self._link = self._open_link(self._before)
             self._link.send((*key, value) for key, value in rows)
             first, last = job.keys[0], job.keys[-1]
             if job.total >= JOB_BYTES_MAX or first[0] != last[0]:
                 break
-            if last[1] - first[1] >= self._seal_events or self._is_closing:
+            if last[1] - first[1] >= self._seal_events:
                 break
         return bool(job.keys)
 

@@ -4,7 +4,8 @@ The loop's thread checks once a second what is durable and when to seal, and del
 slices once their segment is durable. A thread hands the rows to a process that writes them
 (`broker.history.segment_process`): pyarrow would double the memory of this one. A crash may come at
 every step: rows are deleted after their segment is durable, and rows that a segment already has are
-recognised by its name and only deleted.
+recognised by its name and only deleted. Where other machines go on with the store, it is told how
+far the export is: `storage.tables.export_row`.
 
 Must never block MQTT. When the export is far behind, less is recorded; at the limit the oldest rows
 are deleted, and the history records that. Read next: `broker.history.export_thread`,
@@ -17,7 +18,7 @@ import importlib.util
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
@@ -28,11 +29,10 @@ from broker.history.export_thread import (
     Ended,
     Exported,
     ExportThread,
-    Key,
-    Link,
+    OpenLink,
     Report,
 )
-from broker.history.segment_process_link import HOW_TO_INSTALL
+from broker.history.segment_process_link import HOW_TO_INSTALL, Sealed
 from broker.history.witness_thread import WitnessThread
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
@@ -42,7 +42,8 @@ from storage.history import events
 from storage.history.packed_rows import count_missing, split_history_key
 from storage.local import failpoint
 from storage.local.rocks import RocksStore
-from storage.tables.tables import HISTORY, unseal
+from storage.tables.export_row import EXPORT_KEY, ExportProgress, Key, load_progress
+from storage.tables.tables import HISTORY, META, unseal
 
 # Rows deleted in one tick, and the pause after it: 60,000 rows take 5 seconds.
 TRIM_ROWS: Final = 256
@@ -83,7 +84,7 @@ class Exporter:
         outbox: Outbox,
         commits: Commits,
         driver: Driver,
-        open_link: Callable[[], Link],
+        open_link: OpenLink,
         *,
         outbox_bytes_max: int,
         seal_events: int,
@@ -91,10 +92,12 @@ class Exporter:
         log: Log,
         unavailable: str = "",
         witness: WitnessThread | None = None,
+        is_replicated: bool = False,
     ) -> None:
         """`unavailable` says why nothing can be exported here, if it cannot.
 
-        `witness` is told what is durable and exported; it is started and closed with this.
+        `witness` is told what is durable and exported; it is started and closed with this. With
+        `is_replicated` what `store` has is durable, and other machines go on with it.
         """
         self.segments: int = 0  # written since the start
         self.failures: int = 0  # exports given up since the start, to be tried again
@@ -115,6 +118,9 @@ class Exporter:
         self._limit: Key | None = None  # of what is durable
         self._pending: tuple[int, Key] | None = None  # durable with this batch
         self._is_busy = False  # does the thread have an order?
+        # What whoever goes on with this store has to know; None = nobody else does.
+        self._progress: ExportProgress | None = ExportProgress() if is_replicated else None
+        self._ended_at: Key = (0, 0)  # the last order, for a replicated store
         self._exported: Key = (0, 0)
         self._moments: deque[tuple[float, Key]] = deque()  # when rows up to a key were first seen
         self._inherited_bytes = 0  # of rows of earlier boots
@@ -131,6 +137,7 @@ class Exporter:
         """Start; rows of earlier boots are exported first."""
         if self._witness is not None:
             self._witness.start()
+        self._load_progress()
         self._look(time.monotonic())
         if self._unavailable:
             self._log.warning("history_not_exported", self._unavailable)
@@ -140,7 +147,18 @@ class Exporter:
             self._report,
             inherited_before=self._boot,
             seal_events=self._seal_events,
+            progress=self._progress or ExportProgress(),
         )
+
+    def _load_progress(self) -> None:
+        """Go on where the machine that had this store before has left off."""
+        if self._progress is None:
+            return
+        try:
+            self._progress = load_progress(self._store)
+        except CorruptRecord as problem:  # then some rows are exported twice
+            self._log.error("history_damaged", f"{problem}; the export begins with the first row")
+        self._exported = self._progress.exported
 
     def beat(self) -> None:
         """Check what there is to do; called once a second on the loop's thread."""
@@ -256,7 +274,26 @@ class Exporter:
                 self._finish_soon()
             return
         self._is_busy = True
-        self._thread.order(self._limit)
+        progress = self._progress
+        if progress is None:
+            self._thread.order(self._limit)
+        elif progress.begun > max(self._exported, self._ended_at):
+            self._thread.order(progress.begun)  # that another machine, or a failure, has left
+        else:
+            self._note(replace(progress, begun=self._limit))
+            self._order_begun()
+
+    def _order_begun(self) -> None:
+        """Order the export that was begun, once the store has that."""
+        assert self._thread is not None and self._progress is not None
+        if self._store.get(META, EXPORT_KEY) == self._progress.encode():
+            self._thread.order(self._progress.begun)
+        else:
+            self._driver.loop.call_later(TRIM_PAUSE_S, self._driver.run, self._order_begun)
+
+    def _note(self, progress: ExportProgress) -> None:
+        self._progress = progress
+        self._driver.run(self._outbox.note_progress, progress)
 
     # What the thread reports.
 
@@ -283,7 +320,8 @@ class Exporter:
         if self._witness is not None and sealed.chain is not None:
             self._witness.note_exported(*sealed.chain, self._driver.now)
         self.segments += sealed.segments
-        self._exported = job.keys[-1]
+        self._exported = max(self._exported, job.keys[-1])
+        self._note_exported(sealed)
         while self._moments and self._moments[0][1] <= self._exported:
             self._moments.popleft()
         for line in sealed.damaged:
@@ -302,6 +340,15 @@ class Exporter:
             self._is_trimming = True
             self._trim()
 
+    def _note_exported(self, sealed: Sealed) -> None:
+        """Say it before the first of these rows is deleted."""
+        progress = self._progress
+        if progress is None or sealed.chain is None:
+            return
+        boot, last_seq, head = sealed.chain
+        self._progress = replace(progress, exported=self._exported, end=(boot, last_seq), head=head)
+        self._outbox.note_progress(self._progress)
+
     def _take_ended(self, ended: Ended) -> None:
         self._is_busy = False
         if ended.problem:
@@ -309,6 +356,8 @@ class Exporter:
             self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
             self._retry_at = time.monotonic() + self._retry_s
             self._log.warning("history_export_failed", ended.problem, retry_s=round(self._retry_s))
+        elif self._progress is not None:
+            self._ended_at = self._progress.begun  # rows that were discarded are in no segment
         if self._finished is not None:
             if ended.problem:
                 self._finished.set()

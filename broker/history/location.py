@@ -2,8 +2,8 @@
 
 The name is part of every segment's file name, and what is exported is recognised by it: so the
 host's name is taken once, when the directory is new, and kept in the file `history.node` beside the
-database. A container that gets a new host name at every start stays the same node. Read next:
-`storage.history.segment_names`.
+database. A container that gets a new host name at every start stays the same node. The members of
+a cluster have one history, each some of its segments. Read next: `storage.history.segment_names`.
 """
 
 import os
@@ -46,6 +46,8 @@ def find(shell: Shell) -> Place:
         data_dir / DEFAULT_DIRECTORY if shell.history_dir is None else Path(shell.history_dir)
     )
     node = shell.history_node
+    if node is None and shell.history_cluster is not None:
+        node = clean(shell.history_cluster)
     if node is None:
         try:
             node = (data_dir / NODE_FILE).read_text(encoding="ascii").strip()

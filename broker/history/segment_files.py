@@ -25,9 +25,21 @@ class SegmentWriter:
     """Segments of one node in one directory."""
 
     def __init__(
-        self, directory: Path, node: str, *, keep_days: int, is_copy: bool = False
+        self,
+        directory: Path,
+        node: str,
+        *,
+        keep_days: int,
+        is_copy: bool = False,
+        before: Place = (0, 0),
+        head: str = chain.NONE,
     ) -> None:
-        """`keep_days` 0 keeps everything; `is_copy` marks the segments as made by a copy."""
+        """`keep_days` 0 keeps everything; `is_copy` marks the segments as made by a copy.
+
+        `before` is where a segment of the same node ends that may be on another machine, `head` its
+        head.
+        """
+        self._before: Final = before, head
         self._end: Place | None = None  # of the newest segment; None = not looked yet
         self._head: str = chain.NONE  # of that one
         self._directory: Final = directory
@@ -43,19 +55,32 @@ class SegmentWriter:
         """
         if failpoint.hook is not None:
             failpoint.hook(failpoint.HISTORY_BEFORE_SEGMENT)
-        if self._end is None:
-            newest = newest_piece(self._directory, self._node)
-            self._end, self._head = (0, 0), chain.NONE
-            if newest is not None:
-                self._end, self._head = newest.place, newest.head
+        end = self._look()
         table = expand_table(rows, self._node, boot)
         segment, head = write_segment(
             self._directory, table, self._node, boot, before=self._head, is_copy=self._is_copy
         )
         # Rows that a restored backup brought back are a branch: the retention may soon remove it.
-        if (boot, segment.last_seq) > self._end:
+        if (boot, segment.last_seq) > end:
             self._end, self._head = (boot, segment.last_seq), head
         return head
+
+    def end(self) -> tuple[int, int, str] | None:
+        """Return boot, last event and head of the newest segment, None = there is none.
+
+        Raises `SegmentError`.
+        """
+        end = self._look()
+        return (*end, self._head) if end > (0, 0) else None
+
+    def _look(self) -> Place:
+        """Find the newest segment at the first call; return where it ends."""
+        if self._end is None:
+            newest = newest_piece(self._directory, self._node)
+            self._end, self._head = self._before
+            if newest is not None and newest.place >= self._end:
+                self._end, self._head = newest.place, newest.head
+        return self._end
 
     def newest(self, boot: int) -> int:
         """Return the last event of a boot that is in a segment, 0 = none is."""

@@ -33,13 +33,18 @@ EXIT_FAILED: Final = 1
 Write = Callable[[int, list[Row]], str]
 # Returns the last seq of a boot that is in a segment, 0 = none is.
 Newest = Callable[[int], int]
+Chain = tuple[int, int, str]  # boot and last seq of a segment, and its head
 
 
 class Segmenter:
     """Cuts rows into segments: by boot, hour and number of events, and where rows are missing."""
 
-    def __init__(self, write: Write, newest: Newest, *, events_max: int) -> None:
+    def __init__(
+        self, write: Write, newest: Newest, end: Callable[[], Chain | None], *, events_max: int
+    ) -> None:
+        """`end` returns where the newest segment ends, None = there is none."""
         self._write: Final = write
+        self._end: Final = end
         self._newest: Final = newest
         self._events_max: Final = events_max
         self._exported: dict[int, int] = {}  # boot -> last seq in a segment
@@ -52,13 +57,15 @@ class Segmenter:
         self._segments = 0
         self._sealed = 0
         self._damaged: list[str] = []
-        self._chain: tuple[int, int, str] | None = None  # boot, last seq and head
+        self._chain: Chain | None = None
+        self._has_skipped = False
 
     def add(self, boot: int, first_seq: int, value: bytes) -> None:
         """Add a row, unless a segment has it; write segments that are complete."""
         if boot not in self._exported:
             self._exported[boot] = self._newest(boot)
         if first_seq <= self._exported[boot]:
+            self._has_skipped = True
             return
         try:
             row = unpack(unseal(value, "history row"))
@@ -82,6 +89,8 @@ class Segmenter:
     def seal(self) -> dict[str, object]:
         """Write what is left; return the answer for everything since the last one."""
         self._cut()
+        if self._has_skipped and self._chain is None:
+            self._chain = self._end()  # written before a crash: nobody was told
         answer: dict[str, object] = {
             "segments": self._segments,
             "events": self._sealed,
@@ -90,6 +99,7 @@ class Segmenter:
         }
         self._segments = self._sealed = 0
         self._chain = None
+        self._has_skipped = False
         self._damaged = []
         return answer
 
@@ -138,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lock", type=Path, required=True)
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--keep-days", type=int, required=True)
+    parser.add_argument("--before", default="0:0:")  # boot, last event and head of a segment
     parser.add_argument("directory", type=Path)
     options = parser.parse_args(arguments)
     os.nice(19)
@@ -151,8 +162,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with open(options.lock, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # waits for the process of a crashed broker to end
-            writer = SegmentWriter(options.directory, options.node, keep_days=options.keep_days)
-            segmenter = Segmenter(writer.write, writer.newest, events_max=options.events)
+            boot, last_seq, head = options.before.split(":")
+            writer = SegmentWriter(
+                options.directory,
+                options.node,
+                keep_days=options.keep_days,
+                before=(int(boot), int(last_seq)),
+                head=head,
+            )
+            segmenter = Segmenter(
+                writer.write, writer.newest, writer.end, events_max=options.events
+            )
             serve(segmenter, sys.stdin.buffer, sys.stdout, tidy=writer.drop_old)
     except SegmentError as problem:
         return _fail(str(problem))

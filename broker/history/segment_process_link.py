@@ -14,6 +14,7 @@ from typing import Final
 
 from broker import own_process
 from broker.history.location import Place
+from storage.tables.export_row import ExportProgress
 
 # kind, boot, first seq, size of the packed row that follows
 FRAME: Final = struct.Struct(">BIQI")
@@ -56,11 +57,18 @@ class Sealed:
 class SegmenterLink:
     """A running process that writes segments."""
 
-    def __init__(self, place: Place, *, seal_events: int, keep_days: int) -> None:
-        """Start it. Raises `SegmenterFailed`."""
+    def __init__(
+        self, place: Place, *, seal_events: int, keep_days: int, before: ExportProgress
+    ) -> None:
+        """Start it. Raises `SegmenterFailed`.
+
+        The first segment follows the one where `before` ends, if that is not on this machine.
+        """
         command = own_process.command("broker.history.segment_process")
         command += ["--node", place.node, "--lock", str(place.lock)]
         command += ["--events", str(seal_events), "--keep-days", str(keep_days)]
+        if before.head:
+            command += ["--before", f"{before.end[0]}:{before.end[1]}:{before.head}"]
         command += ["--", str(place.directory)]
         try:
             self._process = subprocess.Popen(

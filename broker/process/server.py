@@ -274,8 +274,11 @@ class Server:
             self._engine.outbox,
             self._engine,
             self._driver,
-            lambda: SegmenterLink(
-                settled, seal_events=shell.history_seal_events, keep_days=shell.history_keep_days
+            lambda before: SegmenterLink(
+                settled,
+                seal_events=shell.history_seal_events,
+                keep_days=shell.history_keep_days,
+                before=before,
             ),
             outbox_bytes_max=shell.history_outbox_bytes_max,
             seal_events=shell.history_seal_events,
@@ -283,6 +286,7 @@ class Server:
             log=self._log,
             unavailable=why_not(),
             witness=self._opened.witness,
+            is_replicated=self._opened.lead is not None,
         )
         self._opened.stack.callback(self._exporter.close)
         self._driver.more_gauges = self._exporter.gauges

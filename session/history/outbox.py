@@ -14,6 +14,7 @@ from session.settings import Settings
 from storage.history.events import ADMIN, CHECKPOINT, OUTBOX_FULL, OUTBOX_TRIMMED
 from storage.history.packed_rows import ACTOR_SHIFT, HAS_POSITION, history_key
 from storage.log.message_log import MessageLog
+from storage.tables.export_row import EXPORT_KEY, ExportProgress
 from storage.tables.tables import BOOT_KEY, HISTORY, META, encode_boot
 
 _CHECKPOINT: Final = CHECKPOINT | HAS_POSITION | ADMIN << ACTOR_SHIFT
@@ -67,6 +68,10 @@ class Outbox:
             recorder.trimmed(size)
             # Lets the next boot record the last event of this one, whose rows may be deleted.
             batch.append((META, BOOT_KEY, encode_boot(boot, recorder.seq)))
+
+    def note_progress(self, progress: ExportProgress) -> None:
+        """Say how far the export is, for whoever goes on with this store."""
+        self._tick.batch.append((META, EXPORT_KEY, progress.encode()))
 
     def discard(
         self, boot: int, first_seqs: Sequence[int], size: int, *, count: int, told: int

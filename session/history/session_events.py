@@ -485,8 +485,11 @@ class SessionEvents:
 
     # The broker
 
-    def booted(self, store: Store) -> None:
-        """Record the start of the broker, as the first event of its boot."""
+    def booted(self, store: Store, member: str) -> None:
+        """Record the start of the broker, as the first event of its boot.
+
+        `member` is its name in a cluster, "" = it is alone.
+        """
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -495,6 +498,8 @@ class SessionEvents:
             before = max(told, last_seq(store, boot)) if boot == recorder.boot - 1 else 0
             detail = recorder.words(recorder.describe())
             recorder.put(_BOOT, 0, 0, detail, self._log.end, w9=before)
+            if member:
+                recorder.put(events.MEMBER_LEADS, 0, 0, recorder.words(member), 0)
 
     def recovered(self, sessions: int, restored: int, damaged: int) -> None:
         """Record that all `sessions` in the store at the start were examined.

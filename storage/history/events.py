@@ -77,6 +77,8 @@ EVENTS: Final[dict[int, str]] = {
     114: "trace_began",
     115: "trace_goes_on",
     116: "trace_ended",
+    # a cluster
+    117: "member_leads",
 }
 
 SESSION_CREATED: Final = 1
@@ -134,6 +136,7 @@ OPERATOR_ACTION: Final = 113
 TRACE_BEGAN: Final = 114
 TRACE_GOES_ON: Final = 115
 TRACE_ENDED: Final = 116
+MEMBER_LEADS: Final = 117
 # Their second name is a backend, not a shared group.
 BACKEND_EVENTS: Final = (
     BACKEND_FOLLOWS,

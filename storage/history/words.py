@@ -262,5 +262,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "operator_action": "an operator has acted:|{Detail}|{count} messages",
     "trace_began": "an operator traces it: all of it is recorded from here on|level {Detail}",
     "trace_goes_on": "its trace goes on: all of it is recorded|level {Detail}",
+    "member_leads": "node {Detail} of the cluster leads",
     "trace_ended": "its trace has ended: no more of it is recorded than of others|level {Detail}",
 }

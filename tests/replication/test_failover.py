@@ -101,7 +101,8 @@ def _follows(node: BrokerProcess) -> bool:
     return "following" in http_get(node.metrics_port, "/readyz")[1]
 
 
-def _until_follows(node: BrokerProcess) -> None:
+def until_follows(node: BrokerProcess) -> None:
+    """Wait until a node follows."""
     deadline = time.monotonic() + LEAD_S
     while not _follows(node):
         assert time.monotonic() < deadline and node.is_running(), node.tail()
@@ -111,7 +112,7 @@ def _until_follows(node: BrokerProcess) -> None:
 def test_a_follower_names_the_leader_and_refuses(cluster: Cluster) -> None:
     leader = cluster.front.wait_for_leader(LEAD_S)
     follower = cluster.other(leader)
-    _until_follows(follower)
+    until_follows(follower)
     client = RawClient(follower.port, "lost", version=5)
     deadline = time.monotonic() + LEAD_S
     status = describe(follower)
@@ -132,7 +133,7 @@ def describe(node: BrokerProcess) -> dict[str, str]:
 
 def test_nothing_acknowledged_is_lost_when_leaders_are_taken_away(cluster: Cluster) -> None:
     leader = cluster.front.wait_for_leader(LEAD_S)
-    _until_follows(cluster.other(leader))
+    until_follows(cluster.other(leader))
     rng = random.Random(SEED)
     load = MixedLoad(cluster.front.port, SEED)
     load.start()
@@ -147,7 +148,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_taken_away(cluster: Clust
             leader.kill()
             new = cluster.front.wait_for_leader(LEAD_S, than=leader)
             leader.launch()
-        _until_follows(leader)
+        until_follows(leader)
         leader = new
     faults = load.finish()
     assert not faults, "\n".join(faults)

@@ -17,6 +17,8 @@ def test_without_anything_the_store_is_local() -> None:
     cluster = load(environment={}).cluster
     assert not cluster.is_replicated
     assert list(cluster.problems()) == []
+    config = load(environment={})
+    assert (config.shell.history_cluster, config.settings.member) == (None, "")
 
 
 def test_every_key_fills_an_attribute() -> None:
@@ -39,6 +41,7 @@ def test_it_comes_from_the_file_and_from_the_environment(write) -> None:  # type
     assert (cluster.takeover_ms, cluster.replicas) == (5000, 5)
     assert (cluster.advertise, cluster.password) == ("mqtt.example.org:1883", "very secret")
     assert config.origins["storage.kafka.node"] == "environment HOLDFAST__STORAGE__KAFKA__NODE"
+    assert (config.shell.history_cluster, config.settings.member) == ("holdfast", "n2")
     text = show(config)
     assert "very secret" not in text
     assert "[storage.kafka]\nservers = " in text

@@ -4,6 +4,7 @@ import itertools
 import os
 import queue
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ from broker.history.export_thread import (
     Exported,
     ExportThread,
     Frontier,
-    Key,
     Report,
 )
 from broker.history.segment_process_link import Sealed, SegmenterFailed
 from storage.history.packed_rows import history_key
 from storage.local.rocks import RocksStore
+from storage.tables.export_row import ExportProgress, Key
 from storage.tables.tables import HISTORY
+
+NOTHING = ExportProgress()
 
 
 class Shelf:
@@ -31,8 +34,11 @@ class Shelf:
         self.sent: list[tuple[int, int, bytes]] = []
         self.sealed: list[list[Key]] = []
         self.opened = self.ended = self.failures = 0
+        self.head = ""
+        self.before = NOTHING  # what the last process was told
 
-    def open(self) -> "Shelf":
+    def open(self, before: ExportProgress) -> "Shelf":
+        self.before = before
         self.opened += 1
         self.sent = []
         return self
@@ -47,7 +53,8 @@ class Shelf:
         self.sealed.append([(boot, first_seq) for boot, first_seq, _ in self.sent])
         self.sent = []
         boot, last_seq = self.sealed[-1][-1]
-        chain = (boot, last_seq, f"head {len(self.sealed)}")
+        self.head = sha256(f"{len(self.sealed)}".encode()).hexdigest()
+        chain = (boot, last_seq, self.head)
         return Sealed(1, len(self.sealed[-1]), chain=chain)
 
     def end(self) -> None:
@@ -103,7 +110,14 @@ def test_what_is_thrown_away_is_never_taken_not_even_after_a_failure(store: Rock
 class Running:
     """A thread and what it reports."""
 
-    def __init__(self, store: RocksStore, *, boot: int = 2, seal_events: int = 1000) -> None:
+    def __init__(
+        self,
+        store: RocksStore,
+        *,
+        boot: int = 2,
+        seal_events: int = 1000,
+        progress: ExportProgress = NOTHING,
+    ) -> None:
         self.reports: queue.Queue[Report] = queue.Queue()
         self.shelf = Shelf()
         self.thread = ExportThread(
@@ -112,6 +126,7 @@ class Running:
             self.reports.put,
             inherited_before=boot,
             seal_events=seal_events,
+            progress=progress,
         )
 
     def next(self) -> Report:
@@ -137,6 +152,22 @@ def test_an_order_is_exported_in_jobs_of_bounded_size(store: RocksStore) -> None
     assert list(itertools.chain.from_iterable(running.shelf.sealed)) == exported
     running.thread.close()
     assert (running.shelf.opened, running.shelf.ended) == (1, 1)
+
+
+def test_what_another_machine_has_exported_is_passed_over(store: RocksStore) -> None:
+    put(store, 1, *range(1, 51))
+    progress = ExportProgress((1, 50), (1, 40), (1, 49), "head")
+    running = Running(store, progress=progress)
+    assert isinstance(running.next(), Counted)
+    running.thread.order((1, 50))
+    exported: list[Key] = []
+    while isinstance(report := running.next(), Exported):
+        exported += report.job.keys
+        assert (report.sealed.chain is None) == (report.job.keys[-1] <= (1, 40))
+    assert exported == [(1, seq) for seq in range(1, 51)]
+    assert running.shelf.sealed == [[(1, seq) for seq in range(41, 51)]]
+    assert running.shelf.before == progress
+    running.thread.close()
 
 
 def test_a_failure_is_reported_and_the_next_order_begins_where_it_was(store: RocksStore) -> None:
@@ -191,7 +222,7 @@ def test_a_mistake_of_ours_is_reported_like_a_failure(store: RocksStore) -> None
     assert isinstance(running.next(), Counted)
     opened = running.shelf.open
 
-    def fail() -> Shelf:
+    def fail(before: ExportProgress) -> Shelf:
         running.thread._open_link = opened  # type: ignore[misc]
         raise RuntimeError("a bug")
 

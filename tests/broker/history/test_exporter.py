@@ -10,13 +10,15 @@ import pytest
 
 from broker.history import exporter as exporting
 from broker.history.exporter import Exporter, why_not
+from broker.history.segment_process_link import Sealed, SegmenterFailed
 from broker.history.witness_thread import WitnessThread
 from mqtt.packets import Puback, Suback
 from session.settings import Settings
 from storage.history import events
 from storage.history.packed_rows import expand, history_key, split_history_key, unpack
 from storage.history.witness import read
-from storage.tables.tables import HISTORY, scan_all, seal, unseal
+from storage.tables.export_row import EXPORT_KEY, load_progress
+from storage.tables.tables import HISTORY, META, scan_all, seal, unseal
 from tests.broker.history.test_export_thread import Shelf
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
 
@@ -28,7 +30,7 @@ class Exporting:
 
     def __init__(self, broker: InsideBroker, **changes: Any) -> None:
         self.broker = broker
-        self.shelf = Shelf()
+        self.shelf: Shelf = changes.pop("shelf", None) or Shelf()
         limits: dict[str, Any] = {
             "outbox_bytes_max": 256 * MIB,
             "seal_events": 500_000,
@@ -114,6 +116,54 @@ def test_what_is_durable_is_exported_once_and_then_deleted() -> None:
         assert gauges["history_level"] == events.FULL
         assert gauges["history_events"] > exporting.TRIM_ROWS
         assert gauges["history_lag_ms"] == gauges["history_gap_events"] == 0
+
+    scenario(play)
+
+
+class Dying(Shelf):
+    """Whoever writes it dies behind each segment, before anybody is told."""
+
+    def seal(self) -> Sealed:
+        super().seal()
+        raise SegmenterFailed("died")
+
+
+def test_another_machine_cuts_the_segments_that_were_begun() -> None:
+    async def play(made: Exporting) -> None:
+        await made.publish(3)
+        first = made.shelf = Dying()
+        made.exporter.close()
+        died = Exporting(made.broker, shelf=first, is_replicated=True)
+        died.exporter.beat()
+        await made.broker.until(lambda: died.exporter.failures > 0)
+        died.exporter.close()
+        await made.publish(3)
+        other = Exporting(made.broker, is_replicated=True)
+        await other.until_empty()
+        assert len(first.sealed) == 1
+        assert other.shelf.sealed[0] == first.sealed[0]
+        taken = [key for keys in other.shelf.sealed for key in keys]
+        assert taken == sorted(set(taken)) and len(taken) > len(first.sealed[0])
+        boot, last_seq = taken[-1]
+        noted = load_progress(made.broker.store)
+        assert noted.begun == noted.exported == noted.end == (boot, last_seq)
+        assert noted.head == other.shelf.head
+        other.exporter.close()
+        third = Exporting(made.broker, is_replicated=True)
+        await made.publish(1)
+        await third.until_empty()
+        assert third.shelf.before == noted
+        assert third.shelf.sealed[0][0] > taken[-1]
+        third.exporter.close()
+
+    scenario(play, seal_s=1000.0)
+
+
+def test_a_store_of_one_machine_is_not_told_how_far_the_export_is() -> None:
+    async def play(made: Exporting) -> None:
+        await made.publish(1)
+        await made.until_empty()
+        assert made.broker.store.get(META, EXPORT_KEY) is None
 
     scenario(play)
 
@@ -326,7 +376,7 @@ def test_the_witness_is_told_what_is_durable_and_what_is_exported(tmp_path: Path
         made.exporter.close()
         (mark,) = read(path).marks
         assert (mark.boot, mark.exported) == last
-        assert mark.head == f"head {len(made.shelf.sealed)}"
+        assert mark.head == made.shelf.head
         assert mark.seq >= mark.exported
         assert 0 < mark.at_ms <= made.broker.driver.now
 

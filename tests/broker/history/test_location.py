@@ -51,6 +51,18 @@ def test_the_name_is_kept_when_the_host_gets_another_one(
     assert location.settle(settings).node == "second_host"
 
 
+def test_the_members_of_a_cluster_have_one_name_whatever_their_hosts_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = shell(tmp_path)
+    replace_in(monkeypatch, location, "socket", gethostname=lambda: "first-host")
+    assert location.settle(settings).node == "first_host"  # before it was one of a cluster
+    settings.history_cluster = "the-topic"
+    assert location.settle(settings).node == "the_topic"
+    settings.history_node = "chosen"
+    assert location.find(settings).node == "chosen"
+
+
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     settings = shell(tmp_path)
     settings.history_dir = str(tmp_path / "elsewhere")

@@ -30,12 +30,16 @@ class Written:
         self.segments: list[tuple[int, int, int]] = []  # boot, first, last
         self.asked: list[int] = []
         self.exported = exported or {}
-        self.segmenter = Segmenter(self.write, self.newest, events_max=events_max)
+        self.segmenter = Segmenter(self.write, self.newest, self.end, events_max=events_max)
 
     def write(self, boot: int, rows: list[Row]) -> str:
         last = rows[-1].first_seq + rows[-1].events - 1
         self.segments.append((boot, rows[0].first_seq, last))
         return f"head {len(self.segments)}"
+
+    def end(self) -> tuple[int, int, str] | None:
+        boot = max(self.exported, default=0)
+        return (boot, self.exported[boot], "head on the disk") if boot else None
 
     def newest(self, boot: int) -> int:
         self.asked.append(boot)
@@ -54,6 +58,14 @@ def test_rows_are_one_segment_until_it_is_sealed() -> None:
     assert written.segments == []
     assert written.segmenter.seal() == answer(1, 5, (3, 5, "head 1"))
     assert written.segments == [(3, 1, 5)]
+    assert written.segmenter.seal() == answer(0, 0, None)
+
+
+def test_rows_that_are_in_a_segment_are_answered_with_where_it_ends() -> None:
+    written = Written({3: 5})
+    written.segmenter.add(3, 1, packed(1, 4))
+    written.segmenter.add(3, 5, packed(5))
+    assert written.segmenter.seal() == answer(0, 0, (3, 5, "head on the disk"))
     assert written.segmenter.seal() == answer(0, 0, None)
 
 
@@ -77,7 +89,7 @@ def test_what_a_segment_has_is_not_written_again() -> None:
         written.segmenter.add(1, first_seq, packed(first_seq))
     assert written.segmenter.seal() == answer(1, 1, (1, 10, "head 1"))
     written.segmenter.add(1, 10, packed(10))
-    assert written.segmenter.seal() == answer(0, 0, None)
+    assert written.segmenter.seal() == answer(0, 0, (1, 9, "head on the disk"))
     assert written.segments == [(1, 10, 10)]
     assert written.asked == [1]
 

@@ -9,14 +9,17 @@ from broker.history.location import Place
 from broker.history.segment_process_link import SegmenterFailed, SegmenterLink
 from storage.history import segments
 from storage.history.segment_names import last_exported, segment_names
+from storage.tables.export_row import ExportProgress
 from tests.broker.history.test_segment_process import packed
+
+NOTHING = ExportProgress()
 
 pytestmark = pytest.mark.full  # starts processes
 
 
-def link(tmp_path: Path) -> SegmenterLink:
+def link(tmp_path: Path, before: ExportProgress = NOTHING) -> SegmenterLink:
     place = Place(tmp_path / "history", "edge", tmp_path / "lock")
-    return SegmenterLink(place, seal_events=1000, keep_days=0)
+    return SegmenterLink(place, seal_events=1000, keep_days=0, before=before)
 
 
 def test_rows_come_back_as_a_durable_segment(tmp_path: Path) -> None:

@@ -326,6 +326,16 @@ def test_a_boot_says_how_far_the_one_before_it_came() -> None:
     assert last_seq(broker.store, 9) == 0
 
 
+def test_a_start_in_a_cluster_says_who_leads() -> None:
+    broker = Broker(member="ann")
+    broker.settings.member = "bob"
+    broker.restart()
+    leaders = columns(told(broker, "member_leads"), "boot", "seq", "detail", "actor")
+    assert leaders == [(1, 2, "ann", "broker"), (2, 2, "bob", "broker")]
+    alone = Broker()
+    assert told(alone, "member_leads") == []
+
+
 def test_a_damaged_row_of_the_history_does_not_count_and_stops_no_start() -> None:
     broker = Broker()
     broker.durable("c", "t").drop()
