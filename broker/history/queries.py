@@ -209,9 +209,11 @@ def verify(
         for difference in witness.compare_pieces(each, found.pieces)
         if difference.is_proven
     ]
+    is_part = directory is None and config.shell.history_cluster is not None
     return [printable(problem) for problem in problems], (
         f"{place}: {found.segments} segments of {found.boots} starts of {found.nodes} nodes, "
         f"{found.events} events, {_chained(found.chained)}: {len(problems) or 'no'} problems"
+        f"{'; other members of the cluster have segments, too' if is_part else ''}"
     )
 
 

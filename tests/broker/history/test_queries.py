@@ -10,7 +10,7 @@ import pytest
 from broker.configuration.config import Config
 from broker.configuration.load import load
 from broker.history import queries, reader
-from broker.history.queries import HistoryError, tail, timeline
+from broker.history.queries import HistoryError, tail, timeline, verify
 from broker.history.segment_files import SegmentWriter
 from broker.history.segment_process_link import HOW_TO_INSTALL
 from storage.history import events, packed_rows
@@ -133,6 +133,15 @@ def test_follow_goes_on_with_what_comes(config: Config, monkeypatch: pytest.Monk
     writer.write(1, [unpack(body), unpack(tick.pack(9, NOW_MS + 10))])
     assert lines([next(found)]) == ["broker ended in order"]
     store.close()
+
+
+def test_a_member_of_a_cluster_says_that_its_segments_are_not_all(config: Config) -> None:
+    note = "; other members of the cluster have segments, too"
+    assert not verify(config, None, thorough=True)[1].endswith(note)
+    config.shell.history_cluster = "holdfast"
+    assert verify(config, None, thorough=True)[1].endswith(f" no problems{note}")
+    directory = str(Path(config.shell.data_dir) / "history")
+    assert verify(config, directory, thorough=True)[1].endswith(" no problems")
 
 
 def test_follow_may_begin_with_what_comes(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
