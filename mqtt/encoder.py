@@ -49,8 +49,11 @@ PINGRESP_BYTES: Final = b"\xd0\x00"
 
 _PUBLISH_FIRST: Final[list[bytes]] = [bytes((0x30 | flags,)) for flags in range(16)]
 _LENGTH_MAX_SHORT: Final = 16_384  # remaining lengths below this are encoded in advance
-_LENGTHS: Final[list[bytes]] = [
-    encode_varint(length, "remaining length") for length in range(_LENGTH_MAX_SHORT)
+# Put together of their two bytes: asked for one by one they take a twentieth of a start's time.
+_LOW_BYTES: Final[list[bytes]] = [bytes((0x80 | low,)) for low in range(128)]
+_HIGH_BYTES: Final[list[bytes]] = [bytes((high,)) for high in range(128)]
+_LENGTHS: Final[list[bytes]] = _HIGH_BYTES + [
+    low + high for high in _HIGH_BYTES[1:] for low in _LOW_BYTES
 ]
 _DISCONNECT_CODES: Final = (
     reasons.DISCONNECT_CODES_FROM_CLIENT | reasons.DISCONNECT_CODES_FROM_SERVER
@@ -65,7 +68,7 @@ def puback(packet_id: int) -> bytes:
 
 
 # The PUBACKs of all packet ids in order: those of sequential ids are one slice.
-_PUBACKS: Final[bytes] = b"".join([b"\x40\x02" + packet_id for packet_id in TWO_BYTES])
+_PUBACKS: Final[bytes] = b"\x40\x02" + b"\x40\x02".join(TWO_BYTES)
 
 
 def pubacks(packet_ids: list[int], is_sequential: bool) -> bytes:

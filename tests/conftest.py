@@ -112,8 +112,9 @@ PROCESSES = frozenset(
 
 
 def pytest_configure() -> None:
-    """Draw an order of files, if one is wanted."""
+    """Draw an order of files, if one is wanted; collect tests without collecting garbage."""
     file_order.settle()
+    gc.set_threshold(200_000, 100, 100)  # until all tests are known: nothing of them goes away
 
 
 def pytest_report_header() -> str | None:

@@ -3,18 +3,25 @@
 `HOLDFAST_TEST_ORDER=random` draws an order, which the header of the run names; that number in its
 place repeats it. The libraries for this shuffle the tests within a file as well, which have an
 order on purpose: the plain case first.
+
+In any order, files come first that share a server of a process: pytest-xdist gives what is first to
+one worker, so one such server is started and not one for each worker (Cassandra takes 40 seconds of
+processor time). They are among the longest, too, and nobody waits for them at the end.
 """
 
 import os
 import random
 import secrets
 from collections.abc import MutableSequence
+from types import ModuleType
 from typing import Final
 
 import pytest
 
 VARIABLE: Final = "HOLDFAST_TEST_ORDER"
 NUMBERS: Final = 1 << 32
+# Modules whose server the tests of one process share.
+SHARED_SERVERS: Final = frozenset({"tests.broker.backends.cassandra_server"})
 
 
 def settle() -> None:
@@ -33,11 +40,23 @@ def header() -> str | None:
 
 
 def arrange(items: MutableSequence[pytest.Item]) -> None:
-    """Sort the tests by file, the files in the order that was drawn, if one was."""
+    """Sort the tests by file: first those of shared servers, in the order that was drawn if any."""
     number = os.environ.get(VARIABLE)
-    if number is None:
-        return
-    files = sorted({str(item.path) for item in items})
-    random.Random(int(number)).shuffle(files)
-    places = {file: place for place, file in enumerate(files)}
-    items[:] = sorted(items, key=lambda item: places[str(item.path)])
+    files = {str(item.path): getattr(item, "module", None) for item in items}
+    places = dict.fromkeys(files, 0)
+    if number is not None:
+        names = sorted(files)
+        random.Random(int(number)).shuffle(names)
+        places = {file: place for place, file in enumerate(names)}
+    keys = {file: (not shares_server(files[file]), places[file]) for file in files}
+    items[:] = sorted(items, key=lambda item: keys[str(item.path)])
+
+
+def shares_server(module: ModuleType | None) -> bool:
+    """Return whether a file of tests imports one of `SHARED_SERVERS`, or anything of one."""
+    values = [] if module is None else list(vars(module).values())
+    return any(
+        getattr(value, word, None) in SHARED_SERVERS
+        for value in values
+        for word in ("__module__", "__name__")
+    )

@@ -145,7 +145,7 @@ def browse(command: str, profile: Path) -> Iterator[Page]:
             page.send("Browser.close")
     finally:
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

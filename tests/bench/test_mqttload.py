@@ -18,7 +18,7 @@ from bench.generator import build
 
 MESSAGES = 200
 FAULTY = 100  # the delivery that goes wrong
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 Fault = Callable[[list[bytes]], list[bytes]]
 

@@ -9,7 +9,7 @@ from tests.durability.foreign import connect
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
-PATIENCE_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 60.0
 MISSED: Final = [f"missed {number}" for number in range(10)]
 
 

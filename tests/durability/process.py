@@ -20,7 +20,7 @@ from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WATCHDOG_SECONDS: Final = 900.0  # `faulthandler_timeout` of pytest, after which a test hangs
-READY_SECONDS: Final = 30.0  # a busy two-core machine; a start takes well under a second
+READY_SECONDS: Final = 60.0  # a busy two-core machine; a start takes well under a second
 POLL_SECONDS: Final = 0.01
 # Below Linux's ephemeral range (32768 and up). Otherwise a client that polls a port on which nobody
 # listens yet may get this port as its source port and connect to itself.

@@ -34,7 +34,8 @@ from mqtt.packets import (
     Will,
 )
 
-PATIENCE_SECONDS: Final = 15.0  # for one packet; long because the machine may be busy
+PATIENCE_SECONDS: Final = 60.0  # for one packet; long because the machine may be busy
+AGAIN_SECONDS: Final = 0.3  # how long `take_all` listens after the answer to its PINGREQ
 LISTEN_SECONDS: Final = 0.1  # how long `expect_nothing` listens between its two round trips
 FOREVER: Final = 0xFFFFFFFF
 TRACE_MAX: Final = 60
@@ -383,16 +384,28 @@ class RawClient:
     ) -> list[Publish]:
         """Receive and acknowledge until nothing has come for `idle` seconds (for any broker).
 
-        After `enough` messages it waits for `idle_then` seconds only.
+        After `enough` messages it waits for `idle_then` seconds only. A silence counts if a
+        PINGREQ is answered after it: a broker may just have got no processor for so long.
         """
         received: list[Publish] = []
+        has_answered = False
         while True:
             if idle_then is not None and len(received) >= enough:
                 idle = idle_then
             try:
-                packet = self.receive(idle)
-            except (Silence, Closed):
+                packet = self.receive(min(idle, AGAIN_SECONDS) if has_answered else idle)
+            except Closed:
                 return received
+            except Silence:
+                if has_answered:
+                    return received
+                try:
+                    self.ping()
+                except (Silence, Closed):
+                    return received
+                has_answered = True
+                continue
+            has_answered = False
             if isinstance(packet, Publish):
                 received.append(packet)
                 if packet.qos:

@@ -104,7 +104,7 @@ def test_the_keep_alive_of_the_server_wins(start_broker: Callable[..., Scene]) -
         time.sleep(0.6)
         watcher.ping()
     disconnect = client.expect_closed()
-    assert 1.2 <= time.monotonic() - begun <= 5.0
+    assert 1.2 <= time.monotonic() - begun <= 30.0
     assert disconnect is not None and disconnect.reason_code == 0x8D
     watcher.expect_publish(b"w")
 
@@ -118,7 +118,7 @@ def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives(
     client.durable(keep_alive=1)
     begun = time.monotonic()
     disconnect = client.expect_closed()
-    assert 1.2 <= time.monotonic() - begun <= 5.0
+    assert 1.2 <= time.monotonic() - begun <= 30.0
     if version == 5:
         assert disconnect is not None and disconnect.reason_code == 0x8D
     client.resume()

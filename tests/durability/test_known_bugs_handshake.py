@@ -367,7 +367,7 @@ def test_a_backlog_comes_at_once_and_in_order(scene: Scene) -> None:
     begun = time.monotonic()
     subscriber.resume()
     received = subscriber.take(1000)
-    assert time.monotonic() - begun < 10.0
+    assert time.monotonic() - begun < 30.0
     assert [(publish.topic, publish.payload) for publish in received] == messages
 
 

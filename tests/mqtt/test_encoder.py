@@ -36,6 +36,7 @@ from mqtt.packets import (
     Will,
 )
 from mqtt.properties import read_publish
+from mqtt.wire import encode_varint
 from tests.mqtt.samples import FORWARD, GOLDEN, LONG_FORMS, USER, Sample, Sender, decoder_for
 from tests.mqtt.strategies import connects, packets_from
 
@@ -306,6 +307,15 @@ def test_remaining_lengths_at_the_edges_of_their_size(length: int) -> None:
         1 if length >= 2_097_152 else 0
     )
     assert decoder_for("client", 4).receive(raw) == [publish]
+
+
+def test_every_length_that_is_encoded_in_advance_is_the_one_that_is_worked_out() -> None:
+    for length in range(4, 16_386):
+        head, tail = encode_publish_parts(4, b"t", bytes(length - 3), 0, False, False, b"")
+        assert head[1:] == encode_varint(length, "remaining length") + b"\x00\x01t"
+        assert len(tail) == length - 3
+    every = list(range(65_536))
+    assert encoder.pubacks(every, True) == encoder.pubacks(every, False)
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -14,7 +14,7 @@ from mqtt.packets import Puback
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import Closed, RawClient
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 QUOTA_EXCEEDED: Final = 0x97
 
 

@@ -55,7 +55,7 @@ class Doors:
             channel.settimeout(20)
             channel.connect(self._path)
             return channel
-        channel = socket.create_connection(("127.0.0.1", self._ports[door]), timeout=20)
+        channel = socket.create_connection(("127.0.0.1", self._ports[door]), timeout=60)
         if door == "tls":
             context = self._authority.client_context()
             return context.wrap_socket(channel, server_hostname="localhost")
@@ -149,7 +149,7 @@ def test_c14_silent_connections_cost_no_processor(tmp_path: Path, start_broker: 
             half = opened.enter_context(doors.open(door))
             half.shutdown(socket.SHUT_RD)
         for name in ("web", "tls"):  # and such that stopped in the midst of something
-            channel = socket.create_connection(("127.0.0.1", doors._ports[name]), timeout=20)
+            channel = socket.create_connection(("127.0.0.1", doors._ports[name]), timeout=60)
             opened.enter_context(channel)
             channel.sendall(b"GET /" if name == "web" else b"\x16\x03\x01")
         doors.scene.online("other").ping()

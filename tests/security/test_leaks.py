@@ -65,7 +65,7 @@ CRAFTED_WILLS: Final = {
 def knock(scene: Scene, data: bytes, turns: int) -> None:
     """Connect, send it all, and wait for the end, so many times."""
     for _ in range(turns):
-        with socket.create_connection(("127.0.0.1", scene.broker.port), timeout=20) as channel:
+        with socket.create_connection(("127.0.0.1", scene.broker.port), timeout=60) as channel:
             channel.sendall(data)
             try:
                 answer = channel.recv(100)
@@ -151,7 +151,7 @@ def test_c12_garbage_costs_the_process_nothing_but_connections(start_broker: Sta
     streams = [bytes((first, second)) * 8 for first in range(0, 256, 3) for second in (0, 2, 255)]
     for stream in streams:
         for data in (stream, good + stream):
-            with socket.create_connection(("127.0.0.1", scene.broker.port), timeout=20) as channel:
+            with socket.create_connection(("127.0.0.1", scene.broker.port), timeout=60) as channel:
                 channel.sendall(data)
                 if data is not stream:
                     assert channel.recv(5)[:1] == b"\x20"

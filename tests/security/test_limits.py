@@ -261,10 +261,10 @@ def test_c15_a_tls_handshake_has_as_long_as_a_connect(tmp_path: Path, start_brok
         HOLDFAST__LISTENER__TLS__TLS_KEY=str(key),
     )
     context = authority.client_context()
-    silent = socket.create_connection(("127.0.0.1", port), timeout=20)
-    half = socket.create_connection(("127.0.0.1", port), timeout=20)
+    silent = socket.create_connection(("127.0.0.1", port), timeout=60)
+    half = socket.create_connection(("127.0.0.1", port), timeout=60)
     half.sendall(bytes.fromhex("16 03 01 02 00 01 00"))
-    plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=60)
     shaken = context.wrap_socket(plain, server_hostname="127.0.0.1")
     for channel in (silent, half, shaken):
         with channel:
@@ -311,7 +311,7 @@ def test_c15_an_idle_client_costs_less_than_20_kib(start_broker: Start) -> None:
 
 
 def _idle(scene: Scene, client_id: str) -> socket.socket:
-    channel = socket.create_connection(("127.0.0.1", scene.broker.port), timeout=20)
+    channel = socket.create_connection(("127.0.0.1", scene.broker.port), timeout=60)
     channel.sendall(encode(Connect(client_id, keep_alive=600), 5))
     assert channel.recv(100)[:1] == b"\x20"
     return channel

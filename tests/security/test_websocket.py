@@ -5,6 +5,7 @@ process is attacked, and it must go on serving others.
 """
 
 import asyncio
+import contextlib
 import ssl
 import struct
 from collections.abc import Callable, Coroutine, Iterator
@@ -314,8 +315,9 @@ def test_c14_fragments_without_an_end_keep_no_more_than_a_packet(door: Door) -> 
         peer.write(frame(b"\x30\xff\xff\x05", fin=False))  # 96 KiB declared, which it may
         for _ in range(200):
             peer.write(frame(b"x" * 10_000, CONTINUATION, fin=False))
-        while (received := await peer.receive_frame())[0] != CLOSE:
-            assert received[0] == BINARY
+        with contextlib.suppress(ConnectionError):  # it may be closed while this end still writes
+            while (received := await peer.receive_frame())[0] != CLOSE:
+                assert received[0] == BINARY
         assert door.broker.rss_bytes() - before < 16 * MIB
 
     door.run(scenario)

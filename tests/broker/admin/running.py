@@ -25,7 +25,7 @@ ROLES: Final = ("viewer", "operator", "admin")
 # "+payloads" may read what messages say.
 KINDS: Final = (*ROLES, "viewer+payloads", "operator+payloads")
 PASSWORD: Final = "correct horse battery"
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 
 
 class Running:

@@ -53,7 +53,7 @@ def test_an_output_that_is_not_taken_is_one_line_or_none(
     command = f"{sys.executable} -m broker {asked} --data-dir '{history}' {into}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOLDFAST__HISTORY__NODE": "edge"}
     result = subprocess.run(
-        command, shell=True, capture_output=True, text=True, timeout=60, env=environment
+        command, shell=True, capture_output=True, text=True, timeout=300, env=environment
     )
     assert result.stderr == said
 

@@ -132,7 +132,7 @@ def observe(directory: Path, seconds: float) -> Scrapes:
         fleet = Fleet(broker.port)
         began = time.monotonic()
         due, scrape_due = began, began
-        while (now := time.monotonic()) < began + seconds or scrapes.count < 2:
+        while (now := time.monotonic()) < began + seconds or scrapes.count < 3:
             if now >= scrape_due:
                 scrapes.take(broker)
                 scrape_due += SCRAPE_S

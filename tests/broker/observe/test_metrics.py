@@ -51,7 +51,7 @@ class Broker:
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str, str]:
         """Return status, content type and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         try:
             connection.request(method, path)
             response = connection.getresponse()

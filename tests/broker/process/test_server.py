@@ -143,7 +143,7 @@ def test_a_drain_does_not_wait_for_clients_that_do_not_listen(start: Start) -> N
     broker = start()
     deaf = RawClient(broker.port, "deaf")
     deaf.durable()
-    assert broker.stop(timeout=20) == 0
+    assert broker.stop() == 0
 
 
 def test_readiness_ends_with_the_process(start: Start) -> None:

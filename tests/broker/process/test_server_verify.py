@@ -30,7 +30,7 @@ from tests.durability.rawclient import RawClient
 
 pytestmark = pytest.mark.full  # starts processes
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 OURS: Final = node_number(NODE)
 # A client and a subscription that nobody has told the store of; a backfill leaves them there.
 GHOSTS: Final = {("subscription", "foreign", "ghost a/#"), ("client", "foreign", "ghost")}

@@ -33,7 +33,7 @@ class GatedStore(MemoryStore):
     def sync(self) -> None:
         token = self.sync_begin()
         self.syncing.release()
-        assert self.gate.acquire(timeout=10)
+        assert self.gate.acquire(timeout=60)
         self.sync_end(token)
 
 
@@ -61,7 +61,7 @@ def test_a_serial_is_reported_after_the_sync_that_covers_it(
     store, committer = gated
     _write(store, 1)
     committer.request(1)
-    assert store.syncing.acquire(timeout=10)
+    assert store.syncing.acquire(timeout=60)
     assert log.durable == []
     store.gate.release()
     assert log.wait(1)
@@ -76,10 +76,10 @@ def test_what_is_requested_during_a_sync_waits_for_the_next_one_and_shares_it(
         _write(store, serial)
         committer.request(serial)
         if serial == 1:
-            assert store.syncing.acquire(timeout=10)
+            assert store.syncing.acquire(timeout=60)
     store.gate.release()
     assert log.wait(1)
-    assert store.syncing.acquire(timeout=10)
+    assert store.syncing.acquire(timeout=60)
     assert log.durable == [1], "the first sync began before 2, 3 and 4 were written"
     store.gate.release()
     assert log.wait(4)
@@ -144,7 +144,7 @@ def test_a_write_that_failed_for_good_ends_all_reports(
     store, committer = gated
     _write(store, 1)
     committer.request(1)
-    assert store.syncing.acquire(timeout=10)
+    assert store.syncing.acquire(timeout=60)
     committer.fail(Unrecoverable("write"))
     store.gate.release()
     committer.request(2)
@@ -192,12 +192,12 @@ def test_interval_reports_at_once_and_syncs_soon(log: Log) -> None:
     _write(store, 1)
     committer.request(1)
     assert log.durable == [1]
-    assert store.syncing.acquire(timeout=10)
+    assert store.syncing.acquire(timeout=60)
     for serial in range(2, 100):
         committer.request(serial)
     assert log.durable == list(range(1, 100))
     store.gate.release(3)
-    assert store.syncing.acquire(timeout=10), "98 requests share the next sync"
+    assert store.syncing.acquire(timeout=60), "98 requests share the next sync"
     committer.close()
     assert committer.syncs <= 3
 

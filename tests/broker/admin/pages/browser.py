@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[4]
 COMMANDS: Final = ("chromium", "chromium-browser")
 AXE: Final = ROOT / ".cache" / "axe-4.14.1" / "node_modules" / "axe-core" / "axe.min.js"
 WIDTHS: Final = (390, 1280)
-PATIENCE_MS: Final = 15_000.0  # for something that comes by itself; the machine may be busy
+PATIENCE_MS: Final = 60_000.0  # for something that comes by itself; the machine may be busy
 # An answer with an error is noted by the console, too. It is what such a test is about.
 REFUSED: Final = "Failed to load resource: the server responded with a status of "
 HTMX: Final = "htmx:"

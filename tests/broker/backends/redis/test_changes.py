@@ -13,7 +13,7 @@ from tests.broker.backends.told_rows import options
 redis_sink = pytest.importorskip("broker.backends.redis.sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 CHANGE = '{"type": "subscribe", "clientid": "c", "topic": "a/%d", "qos": 1}'
 
 

@@ -13,7 +13,7 @@ from mqtt.packets import Publish
 from tests.durability.process import BrokerProcess, free_port
 
 Start = Callable[..., BrokerProcess]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def server(port: int) -> Server:

@@ -14,7 +14,7 @@ from broker.cli.main import build_parser
 from broker.cli.watching.completion import SHELLS
 from tests.broker.cli.commands import ROOT, Run, complaint
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 ASK_BASH = """
 source "$1"

@@ -19,7 +19,7 @@ from tests.broker.cli.commands import ROOT, Run, complaint
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Terminal:

@@ -107,7 +107,7 @@ def test_a_topic_is_watched_as_json_until_it_is_stopped(
     assert (line["client_id"], line["topic"], line["direction"]) == ("sender", "t/1", "in")
     stopped = run("trace", "stop", "1", "--data-dir", str(broker.data_dir))
     assert (stopped.returncode, stopped.stdout) == (0, "trace 1 has ended\n")
-    rest, complaints = process.communicate(timeout=15)
+    rest, complaints = process.communicate(timeout=60)
     assert (process.returncode, rest, complaints) == (0, "", "")
 
 
