@@ -83,10 +83,12 @@ def test_c15_who_says_nothing_is_closed_in_time(start_broker: Start) -> None:
     scene = start_broker(HOLDFAST__LIMITS__CONNECT_TIMEOUT="1s")
     silent = raw(scene)
     slow = raw(scene, b"\x10")
+    began = time.monotonic()
     for byte in b"\x20\x00\x04MQ":
         time.sleep(0.15)
         slow.sendall(bytes((byte,)))
     assert ended(silent) == b"" and ended(slow) == b""
+    assert time.monotonic() - began < 10  # which is how long it is without the setting
 
 
 def test_c15_a_refused_connect_closes_the_socket(start_broker: Start) -> None:
