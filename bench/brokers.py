@@ -150,9 +150,13 @@ class Running(Protocol):
     """What the load generator meets: a broker that runs, or several processes that are one."""
 
     kind: str
-    port: int
     directory: Path  # on the disk that is measured
     ready_s: float  # from its start to its first CONNACK
+
+    @property
+    def port(self) -> int:
+        """Return where clients connect."""
+        ...
 
     @property
     def is_durable(self) -> bool:

@@ -33,8 +33,9 @@ NATS_SERVERS: Final = 3
 FOLLOWERS: Final = "follower"
 SERVERS: Final = "kafka"
 PEERS: Final = "peers"  # the other servers of NATS
-# The tests run Kafka with a heap and a compiler for short lives.
-JAVA: Final = ("java", "-Xmx512m", "-XX:+UseSerialGC")
+# The tests run Kafka with a heap and a compiler for short lives. Each server is a session of its
+# own, as each node is: Linux shares processor time between sessions (sched_autogroup).
+JAVA: Final = ("setsid", "java", "-Xmx512m", "-XX:+UseSerialGC")
 TOPIC: Final = {"retention_ms": "-1", "retention_bytes": "-1"}
 
 _HOLDFAST: Final = """\
@@ -74,7 +75,10 @@ class KafkaServers:
                 raise BenchError("Kafka is missing: scripts/setup --test")
             self._directory = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=self._parent))
             self._cluster = KafkaCluster(self._directory, java=JAVA)
-            self._cluster.start()
+            try:
+                self._cluster.start()
+            except AssertionError as problem:
+                raise BenchError(f"Kafka does not start: {problem}") from None
         return self._cluster
 
     def pids(self) -> list[int]:

@@ -130,29 +130,36 @@ class Held:
 def measure(
     context: Context, kinds: list[str], sizes: tuple[int, ...], say: Callable[[str], None]
 ) -> list[Turn]:
-    """Return what each turn of each size took, on every cluster of `kinds`."""
+    """Return what each turn of each size took, on every cluster of `kinds`.
+
+    Ctrl-C ends it; the turns so far are returned.
+    """
     _raise_file_limit()
     turns: list[Turn] = []
-    for kind in kinds:
-        for sessions in NATS_SESSIONS if kind == NATS else sizes:
-            try:
-                for turn in _turns(context, kind, sessions):
+    try:
+        for kind in kinds:
+            for sessions in NATS_SESSIONS if kind == NATS else sizes:
+                for turn in _told(context, kind, sessions):
                     say(written(turn))
                     turns.append(turn)
-            except (BenchError, ControlError) as problem:
-                trouble = str(problem).splitlines()[0]
-                say(f"takeover {kind} {sessions:,} sessions: {problem}")
-                turns.append(
-                    {
-                        "broker": kind,
-                        "sessions": sessions,
-                        "held": 0,
-                        "how": KILL,
-                        "ok": False,
-                        "trouble": f"{kind}, {sessions:,} sessions: {trouble}",
-                    }
-                )
+    except KeyboardInterrupt:
+        say("interrupted: this is what there is")
     return turns
+
+
+def _told(context: Context, kind: str, sessions: int) -> Iterator[Turn]:
+    """Yield the turns of a cluster; one that failed says why."""
+    try:
+        yield from _turns(context, kind, sessions)
+    except (BenchError, ControlError, OSError) as problem:
+        yield {
+            "broker": kind,
+            "sessions": sessions,
+            "held": 0,
+            "how": KILL,
+            "ok": False,
+            "trouble": f"{kind}, {sessions:,} sessions: {str(problem).splitlines()[0]}",
+        }
 
 
 def written(turn: Turn) -> str:
