@@ -292,14 +292,19 @@ def _until_level(cluster: Cluster) -> None:
     if cluster.kind not in REPLICATED:
         return
     deadline = time.monotonic() + PATIENCE_S
+    said = ""
     while time.monotonic() < deadline:
-        with contextlib.suppress(ControlError):
+        try:
             written = int(ask(cluster.node.data, {"do": STATUS})["written"])
             there = [ask(node.data, {"do": STATUS}) for node in cluster.others()]
+        except ControlError as problem:
+            said = str(problem)
+        else:
             if all(int(each["applied"]) >= written for each in there):
                 return
+            said = f"it has {', '.join(each['applied'] for each in there)} of {written} records"
         time.sleep(POLL_S)
-    raise BenchError(f"{cluster.kind}: the follower does not catch up")
+    raise BenchError(f"{cluster.kind}: the follower does not catch up: {said}")
 
 
 def _mend(cluster: Cluster) -> None:
