@@ -1,7 +1,8 @@
 """Start and stop the brokers of the benchmark as processes on loopback.
 
 Each run has a fresh process, port and data directory, unless it measures a restart. Processes are
-ended by their own id. A broker that is not installed is not measured. Read next: `bench.scenarios`.
+ended by their own id. A broker that is not installed is not measured. Read next: `bench.scenarios`,
+`bench.clusters`.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 START_SECONDS_MAX: Final = 180.0  # a million sessions, interpreted, on a slow disk
@@ -30,14 +31,24 @@ SQLITE: Final = "mosquitto + sqlite"  # 2.1, persist-sqlite, `flush_period 0`, `
 FLASHMQ: Final = "flashmq"
 NANOMQ: Final = "nanomq"
 EMQX: Final = "emqx"
+# Several machines' worth of processes, from `bench.clusters`; measured only where they are named.
+KAFKA: Final = "holdfast kafka"  # a leader, a follower, three Kafka brokers
+COMPILED_KAFKA: Final = "holdfast compiled kafka"
+NATS: Final = "nats"  # three servers, JetStream with three replicas, `sync_interval: always`
 SINK: Final = "sink"  # bench/sink.c: the generator's limit without a broker
 OURS: Final = (HOLDFAST, COMPILED)
+REPLICATED: Final = {KAFKA: HOLDFAST, COMPILED_KAFKA: COMPILED}  # and the build of its nodes
+CLUSTERS: Final = (*REPLICATED, NATS)
 OTHERS: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX)
 
 # mosquitto 2.1 beside an installed 2.0: the path of its program.
 SQLITE_VARIABLE: Final = "BENCH_MOSQUITTO_SQLITE"
+NATS_VARIABLE: Final = "BENCH_NATS_SERVER"  # the path of nats-server, if it is not in PATH
 
-_PROGRAMS: Final = {SQLITE: os.environ.get(SQLITE_VARIABLE, "mosquitto")}
+_PROGRAMS: Final = {
+    SQLITE: os.environ.get(SQLITE_VARIABLE, "mosquitto"),
+    NATS: os.environ.get(NATS_VARIABLE, "nats-server"),
+}
 _PLUGIN: Final = "mosquitto_persist_sqlite.so"
 _PLUGIN_PLACES: Final = ("/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/mosquitto")
 # clean session, keep alive 0, client id "ready"
@@ -57,18 +68,26 @@ def python() -> str:
 
 def tree_of(kind: str) -> Path:
     """Return the directory with the packages of this build of Holdfast."""
-    return ROOT / "build" / "compiled" if kind == COMPILED else ROOT
+    return ROOT / "build" / "compiled" if REPLICATED.get(kind, kind) == COMPILED else ROOT
 
 
 def free_port() -> int:
     """Return a loopback port below the ephemeral range that nothing listens on."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return as many different ones, for processes that are started together."""
+    found: list[int] = []
     for port in range(20_000 + os.getpid() % 10_000, 32_000):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        found.append(port)
+        if len(found) == count:
+            return found
     raise BenchError("no free port below the ephemeral range")
 
 
@@ -99,7 +118,7 @@ def version_of(kind: str) -> str:
 
     Raises `BenchError` if Holdfast is not the build that was asked for.
     """
-    if kind in OURS:
+    if kind in (*OURS, *REPLICATED):
         said = subprocess.run(
             [python(), "-m", "broker", "--version"],
             cwd=tree_of(kind),
@@ -107,12 +126,12 @@ def version_of(kind: str) -> str:
             capture_output=True,
             text=True,
         ).stdout.strip()
-        check_build(kind, said)
+        check_build(REPLICATED.get(kind, kind), said)
         commit = subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
         ).stdout.strip()
         return f"{kind}: {said}, commit {commit or 'unknown'}"
-    flags = {MOSQUITTO: "-h", SQLITE: "-h", FLASHMQ: "--version", NANOMQ: "--version"}
+    flags = {MOSQUITTO: "-h", SQLITE: "-h", **dict.fromkeys((FLASHMQ, NANOMQ, NATS), "--version")}
     ran = subprocess.run(
         [program(kind) or kind, flags.get(kind, "version")], capture_output=True, text=True
     )
@@ -125,6 +144,45 @@ def check_build(kind: str, said: str) -> None:
     is_compiled = ", compiled" in said
     if is_compiled != (kind == COMPILED) or not said:
         raise BenchError(f"{kind} is not what runs in {tree_of(kind).name}: {said!r}")
+
+
+class Running(Protocol):
+    """What the load generator meets: a broker that runs, or several processes that are one."""
+
+    kind: str
+    directory: Path  # on the disk that is measured
+    ready_s: float  # from its start to its first CONNACK
+
+    @property
+    def port(self) -> int:
+        """Return where clients connect."""
+        ...
+
+    @property
+    def is_durable(self) -> bool:
+        """Return whether it promises that acknowledged messages survive a crash."""
+        ...
+
+    @property
+    def data(self) -> Path:
+        """Return the data directory of the process that answers clients."""
+        ...
+
+    def pids(self) -> list[int]:
+        """Return the processes that answer clients."""
+        ...
+
+    def beside(self) -> dict[str, list[int]]:
+        """Return the others that it needs, by what their CPU time is called."""
+        ...
+
+    def memory_mib(self) -> float:
+        """Return the resident memory of the processes that answer clients."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Broker:
@@ -142,16 +200,17 @@ class Broker:
         configuration: Sequence[str] = (),
         options: str = "",
         tree: Path | None = None,
+        port: int = 0,
     ) -> None:
-        """Start the broker.
+        """Start the broker on a port, 0 = any that is free.
 
         Its data directory is created in `directory`, on the disk to measure. `data` is an existing
-        database to use instead; it is not removed. `configuration` is added to mosquitto.conf,
-        `options` is Holdfast's configuration, TOML, and `tree` has its packages, None = those of
-        this checkout. `sink` is the path of the sink program.
+        database to use instead; it is not removed. `configuration` is added to mosquitto.conf, and
+        is all of that of NATS; `options` is Holdfast's configuration, TOML, and `tree` has its
+        packages, None = those of this checkout. `sink` is the path of the sink program.
         """
         self.kind: str = kind
-        self.port: int = free_port()
+        self.port: int = port or free_port()
         self.directory: Path = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=directory))
         self.data: Path = data or self.directory / "data"
         self._log = open(self.directory / "log", "wb")
@@ -197,6 +256,9 @@ class Broker:
         if self.kind == FLASHMQ:
             path.write_text(_FLASHMQ.format(port=port, directory=self.directory))
             return [found, "--config-file", str(path)]
+        if self.kind == NATS:
+            path.write_text("\n".join([*configuration, ""]))
+            return [found, "--config", str(path)]
         if self.kind == NANOMQ:
             path.write_text(_NANOMQ.format(port=port))
             return [found, "start", "--conf", str(path)]
@@ -240,33 +302,42 @@ class Broker:
 
     def pids(self) -> list[int]:
         """Return the ids of the process and its descendants."""
-        found = [self._process.pid]
-        for pid in found:
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                found += [int(child) for child in task.read_text().split()]
-        return found
+        return descendants(self._process.pid)
+
+    def beside(self) -> dict[str, list[int]]:
+        """Return no other processes: it needs none."""
+        return {}
 
     def memory_mib(self) -> float:
         """Return the resident memory of its processes."""
-        total = 0
-        for pid in self.pids():
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmRSS:"):
-                    total += int(line.split()[1])
-        return total / 1024
+        return memory_mib(self.pids())
+
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._process.poll() is None
+
+    def log(self) -> str:
+        """Return what it has written."""
+        return (self.directory / "log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """Send SIGKILL to it and its children, and wait."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def __enter__(self) -> Self:
         deadline = self._began + START_SECONDS_MAX
         try:
             while time.monotonic() < deadline and self._process.poll() is None:
-                if _answers(self.port):
+                if answers(self.port):
                     self.ready_s = time.monotonic() - self._began
                     return self
                 time.sleep(POLL_S)
         except KeyboardInterrupt:  # the caller's `with` block has not begun
             self.close()
             raise
-        said = (self.directory / "log").read_text(errors="replace")[-2000:]
+        said = self.log()[-2000:]
         self.close()
         raise BenchError(f"{self.kind} does not answer on port {self.port}\n{said}")
 
@@ -310,7 +381,26 @@ auth {{
 """
 
 
-def _answers(port: int) -> bool:
+def memory_mib(pids: Sequence[int]) -> float:
+    """Return the resident memory of processes."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of a process and its descendants."""
+    found = [pid]
+    for each in found:
+        for task in Path(f"/proc/{each}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def answers(port: int) -> bool:
     """Return whether a broker on the port accepts a CONNECT."""
     try:
         with socket.create_connection(("127.0.0.1", port), 5) as connection:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from bench.brokers import COMPILED, HOLDFAST, MOSQUITTO, Broker
+from bench.brokers import COMPILED, HOLDFAST, MOSQUITTO, Running
 from bench.generator import Line, trouble
 from bench.scenarios import Context, Metrics, fill, restarted, shares, wildcard_steps
 
@@ -108,7 +108,7 @@ def fanout(context: Context, kind: str) -> Found:
         yield count, _of(line), [line]
 
 
-def _pubsub(context: Context, broker: Broker, **options: object) -> Line:
+def _pubsub(context: Context, broker: Running, **options: object) -> Line:
     return context.generator.run(
         "pubsub",
         broker,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench import curves, plot, slow_disk, table
+from bench import cluster_table, curves, plot, slow_disk, table
 from bench.brokers import MOSQUITTO, OURS, ROOT
 from bench.goals import WORKS, entries, ratio
 
@@ -86,12 +86,16 @@ def part_lines(part: str, document: Results) -> list[str]:
         return lines
     if part == "curves":
         return _curve_lines(document)
+    if part == "cluster":
+        return cluster_table.report(document)
     assert part == "readme"
     return table.readme(document)
 
 
 def part_of(document: Results) -> tuple[str, ...]:
     """Return the document parts that are made from a results file."""
+    if "takeovers" in document:
+        return ("cluster",)
     return ("results", "readme") if "cells" in document else ("curves",)
 
 
@@ -114,7 +118,8 @@ def write(paths: list[Path]) -> list[str]:
     for path in paths:
         document = json.loads(path.read_text())
         name = path.resolve().relative_to(ROOT).as_posix()
-        plots = {"ratios.svg": ratios_plot(document)} if "cells" in document else {}
+        is_ratios = "results" in part_of(document)
+        plots = {"ratios.svg": ratios_plot(document)} if is_ratios else {}
         plots |= curve_plots(document) if "points" in document else {}
         folder = ROOT / PLOTS
         folder.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from bench.brokers import ROOT, BenchError, Broker
+from bench.brokers import ROOT, BenchError, Running
 
 Line = dict[str, Any]  # what the generator printed about one run
 
@@ -34,7 +34,7 @@ class Generator:
         self.sink: Path = build(directory, "sink")
         self.lines: list[Line] = []  # the caller empties it
 
-    def run(self, scenario: str, broker: Broker, **options: object) -> Line:
+    def run(self, scenario: str, broker: Running, **options: object) -> Line:
         """Run one scenario; `sub_qos=1` becomes `--sub-qos=1`."""
         command = self.command(scenario, broker, **options)
         try:
@@ -44,14 +44,26 @@ class Generator:
         if ran.returncode == 2 or not ran.stdout.strip():
             raise BenchError(f"the generator could not run: {ran.stderr.strip()}")
         line: Line = json.loads(ran.stdout)
+        name_beside(line, list(broker.beside()))
         self.lines.append(line)
         return line
 
-    def command(self, scenario: str, broker: Broker, **options: object) -> list[str]:
+    def command(self, scenario: str, broker: Running, **options: object) -> list[str]:
         """Return the command line of one run."""
         pids = ",".join(map(str, broker.pids()))
         command = [str(self.program), scenario, f"--port={broker.port}", f"--pid={pids}"]
+        groups = broker.beside().values()
+        if groups:
+            beside = "/".join(",".join(map(str, group)) for group in groups)
+            command.append(f"--beside={beside}")
         return command + [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+
+
+def name_beside(line: Line, names: list[str]) -> None:
+    """Put the CPU seconds of the groups of `--beside` under their names."""
+    for part in (line, *line.values()):
+        if isinstance(part, dict) and "beside_s" in part:
+            part["beside_s"] = dict(zip(names, part["beside_s"], strict=True))
 
 
 def build(directory: Path, name: str) -> Path:

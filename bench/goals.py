@@ -80,7 +80,7 @@ class Work:
 class Entry:
     """One work on one broker: the medians of its rounds."""
 
-    __slots__ = ("high", "is_ok", "low", "metrics", "rounds", "trouble")
+    __slots__ = ("high", "is_ok", "low", "metrics", "rates", "rounds", "trouble")
 
     def __init__(self, cells: list[Cell], main: str) -> None:
         names = {name for cell in cells for name in cell["metrics"]}
@@ -93,6 +93,9 @@ class Entry:
         values = [cell["metrics"][main] for cell in cells if main in cell["metrics"]]
         self.low = min(values, default=0.0)
         self.high = max(values, default=0.0)
+        # The lowest and the highest rate, whatever the main metric is.
+        rates = [cell["metrics"]["rate"] for cell in cells if "rate" in cell["metrics"]]
+        self.rates = (min(rates, default=0.0), max(rates, default=0.0))
         self.rounds = len(cells)
         self.is_ok = all(cell["ok"] for cell in cells)
         self.trouble = "; ".join(sorted({cell["trouble"] for cell in cells if cell["trouble"]}))
@@ -113,6 +116,8 @@ class Judgement:
 NAMES: Final = {
     "rate": "throughput",
     "us": "CPU per message",
+    "peers_us": "CPU of other nodes",
+    "log_us": "CPU of Kafka",
     "growth_mib": "RSS growth",
     "kib_per_connection": "RSS per connection",
     "ready_s": "restart to ready",
@@ -141,6 +146,8 @@ NAMES: Final = {
 UNITS: Final = {
     "rate": ("{:,.0f}", "/s"),
     "us": ("{:.2f}", " µs"),
+    "peers_us": ("{:.2f}", " µs"),
+    "log_us": ("{:.2f}", " µs"),
     "growth_mib": ("{:,.0f}", " MiB"),
     "kib_per_connection": ("{:.1f}", " KiB"),
     "ready_s": ("{:.2f}", " s"),

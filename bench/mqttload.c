@@ -272,18 +272,30 @@ static int t_add(track *t, u64 s)
 
 #define TIDS 128 /* threads told apart: a broker that has more has no single busiest one anyway */
 typedef struct { int tid; u64 ticks; } thread_cpu;
-typedef struct { double user, sys, gen, machine; long rss, anon, hwm, threads; u64 wbytes, rbytes; int ok, ntid; thread_cpu tid[TIDS]; } usage;
-static int g_pids[32], g_npids;
+#define BESIDE 4 /* groups of processes that serve the broker, such as the servers of its log */
+typedef struct { double user, sys, gen, machine, beside[BESIDE]; long rss, anon, hwm, threads; u64 wbytes, rbytes; int ok, ntid; thread_cpu tid[TIDS]; } usage;
+typedef struct { int n, pid[32]; } group;
+static group g_broker, g_beside[BESIDE];
+static int g_nbeside;
 
-static void pids_parse(const char *s)
+static const char *pids_parse(const char *s, group *g, const char *name)
 {
-    while (s && *s) {
+    while (s && *s && *s != '/') {
         char *e;
         long v = strtol(s, &e, 10);
-        if (e == s || v <= 0 || g_npids == 32) die("--pid: bad list");
-        g_pids[g_npids++] = (int)v;
+        if (e == s || v <= 0 || g->n == 32 || (*e && *e != ',' && *e != '/')) die("%s: bad list", name);
+        g->pid[g->n++] = (int)v;
         s = *e == ',' ? e + 1 : e;
-        if (*e && *e != ',') die("--pid: bad list");
+    }
+    return s;
+}
+
+static void beside_parse(const char *s)
+{
+    while (s && *s) {
+        if (g_nbeside == BESIDE) die("--beside: at most %d groups", BESIDE);
+        s = pids_parse(s, &g_beside[g_nbeside++], "--beside");
+        if (*s) s++;
     }
 }
 
@@ -365,23 +377,30 @@ static usage usage_now(void)
     unsigned long long us, ni, sy, steal;
     if (slurp("/proc/stat", all, sizeof all) && sscanf(all, "cpu %llu %llu %llu %*u %*u %*u %*u %llu", &us, &ni, &sy, &steal) == 4)
         u.machine = (double)(us + ni + sy + steal) / hz;
-    for (int i = 0; i < g_npids; i++) {
+    for (int i = 0; i < g_nbeside; i++)
+        for (int j = 0; j < g_beside[i].n; j++) {
+            char path[64];
+            u64 ut, st;
+            snprintf(path, sizeof path, "/proc/%d/stat", g_beside[i].pid[j]);
+            if (cpu_ticks(path, &ut, &st)) u.beside[i] += (double)(ut + st) / hz;
+        }
+    for (int i = 0; i < g_broker.n; i++) {
         char path[64], buf[8192];
-        snprintf(path, sizeof path, "/proc/%d/stat", g_pids[i]);
+        snprintf(path, sizeof path, "/proc/%d/stat", g_broker.pid[i]);
         u64 ut, st;
         if (!cpu_ticks(path, &ut, &st)) continue;
-        threads_now(&u, g_pids[i]);
+        threads_now(&u, g_broker.pid[i]);
         u.user += (double)ut / hz;
         u.sys += (double)st / hz;
         u.ok = 1;
-        snprintf(path, sizeof path, "/proc/%d/status", g_pids[i]);
+        snprintf(path, sizeof path, "/proc/%d/status", g_broker.pid[i]);
         if (slurp(path, buf, sizeof buf)) {
             u.rss += (long)field(buf, "VmRSS:");
             u.anon += (long)field(buf, "RssAnon:");
             u.hwm += (long)field(buf, "VmHWM:");
             u.threads += (long)field(buf, "Threads:");
         }
-        snprintf(path, sizeof path, "/proc/%d/io", g_pids[i]);
+        snprintf(path, sizeof path, "/proc/%d/io", g_broker.pid[i]);
         if (slurp(path, buf, sizeof buf)) {
             u.rbytes += field(buf, "\nread_bytes: ");
             u.wbytes += field(buf, "\nwrite_bytes: ");
@@ -394,7 +413,16 @@ static usage usage_now(void)
 static double others_s(const usage *a, const usage *b)
 {
     double o = b->machine - a->machine - (b->user + b->sys - a->user - a->sys) - (b->gen - a->gen);
+    for (int i = 0; i < g_nbeside; i++) o -= b->beside[i] - a->beside[i];
     return o > 0 ? o : 0;
+}
+
+static void j_beside(const usage *a, const usage *b)
+{
+    if (!g_nbeside) return;
+    printf(",\"beside_s\":[");
+    for (int i = 0; i < g_nbeside; i++) printf("%s%.2f", i ? "," : "", b->beside[i] - a->beside[i]);
+    printf("]");
 }
 
 /* ------------------------------------------------------------------ connections */
@@ -1342,6 +1370,7 @@ static void j_cost(usage a, usage b, double gen, u64 sent, u64 delivered)
                (double)(b.rbytes - a.rbytes) / 1e6);
         if (sent) printf(",\"us_per_sent\":%.3f", cpu * 1e6 / (double)sent);
         if (delivered) printf(",\"us_per_delivered\":%.3f", cpu * 1e6 / (double)delivered);
+        j_beside(&a, &b);
         printf("}");
     }
     printf(",\"gen_cpu_s\":%.2f", gen);
@@ -1788,6 +1817,7 @@ static int cmd_offline(void)
         if (b.ok && sent) printf(",\"cpu_s\":%.2f,\"busiest_s\":%.2f,\"others_s\":%.2f,\"us_per_msg\":%.3f,\"us_per_stored\":%.3f,\"rss_before_kb\":%ld,\"rss_kb\":%ld,\"rss_bytes_per_stored\":%.0f,\"write_mb\":%.2f",
                          b.user + b.sys - a.user - a.sys, busiest_s(&a, &b), others_s(&a, &b), (b.user + b.sys - a.user - a.sys) * 1e6 / (double)sent, (b.user + b.sys - a.user - a.sys) * 1e6 / (double)stored,
                          a.rss, b.rss, (double)(b.rss - a.rss) * 1024.0 / (double)stored, (double)(b.wbytes - a.wbytes) / 1e6);
+        j_beside(&a, &b);
         h_json("ack_us", &H_ack);
         printf(",\"gen_cpu_s\":%.2f}", self_cpu() - gp);
         of_state(state, 1);
@@ -1832,6 +1862,7 @@ static int cmd_offline(void)
                (double)(t2 - t0) / 1e9, per_s(OF.delivered, t0, t2));
         if (b.ok && OF.delivered) printf(",\"cpu_s\":%.2f,\"busiest_s\":%.2f,\"others_s\":%.2f,\"us_per_msg\":%.3f,\"rss_kb\":%ld,\"hwm_kb\":%ld,\"write_mb\":%.2f", b.user + b.sys - a.user - a.sys, busiest_s(&a, &b), others_s(&a, &b),
                          (b.user + b.sys - a.user - a.sys) * 1e6 / (double)OF.delivered, b.rss, b.hwm, (double)(b.wbytes - a.wbytes) / 1e6);
+        j_beside(&a, &b);
         h_json("connack_us", &H_conn);
         h_json("since_connect_us", &H_lat);
         printf(",\"gen_cpu_s\":%.2f}", self_cpu() - gp);
@@ -2614,7 +2645,9 @@ int main(int argc, char **argv)
     G.coalesce = (int)opt_i("coalesce", opt("rate") ? 0 : 100); /* a rate cap measures latency, no cap measures throughput */
     if (G.coalesce < 0 || G.coalesce > 100000) die("--coalesce: 0..100000 us");
     prctl(PR_SET_TIMERSLACK, 1000ul);
-    pids_parse(opt("pid"));
+    const char *rest = pids_parse(opt("pid"), &g_broker, "--pid");
+    if (rest && *rest) die("--pid: bad list");
+    beside_parse(opt("beside"));
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     rng_state ^= (u64)ts.tv_nsec << 20 ^ (u64)ts.tv_sec ^ (u64)getpid() << 40;

@@ -6,6 +6,7 @@
     python bench/run.py --sessions 100000
     python bench/run.py --curves         how cost grows, one run per point
     python bench/run.py --slow-disk      only the check with a disk that takes 2 s to sync
+    python bench/run.py --cluster        beside a cluster: works, takeovers, ten minutes
     python bench/run.py --document bench/results/NAME.json [bench/results/NAME-curves.json]
 
 Each measurement starts a fresh broker on an empty directory. The brokers take turns in changing
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -27,10 +29,13 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import curves, document, scenarios, slow_disk, table
+from bench import cluster_table, curves, document, scenarios, slow_disk, table, takeover
 from bench.brokers import (
+    CLUSTERS,
     COMPILED,
+    COMPILED_KAFKA,
     MOSQUITTO,
+    NATS,
     OTHERS,
     OURS,
     ROOT,
@@ -38,6 +43,7 @@ from bench.brokers import (
     BenchError,
     compile_holdfast,
     installed,
+    program,
     version_of,
 )
 from bench.generator import Generator, sync_times_ms
@@ -45,6 +51,8 @@ from bench.goals import BY_KEY, Cell, limit, written
 
 RESULTS: Final = ROOT / "bench" / "results"
 QUICK_SECONDS: Final = 1.0
+CLUSTER_ROUNDS: Final = 2
+CLUSTER_SECONDS: Final = 3.0
 FULL_SECONDS: Final = 5.0
 SESSIONS: Final = 1_000_000
 QUICK_SESSIONS: Final = 20_000
@@ -186,18 +194,30 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="of each live measurement")
     parser.add_argument("--only", nargs="+", choices=[s.key for s in scenarios.ALL], default=[])
-    parser.add_argument("--brokers", nargs="+", choices=[*OTHERS, *OURS], help="default: all here")
+    parser.add_argument(
+        "--brokers", nargs="+", choices=[*OTHERS, *OURS, *CLUSTERS], help="default: all here"
+    )
     parser.add_argument("--sessions", type=int, help="offline sessions, default 1,000,000")
     parser.add_argument("--durability", default="fsync", help="fsync, os or interval:MS")
     parser.add_argument("--disk", type=Path, help="directory on the disk to measure")
     parser.add_argument("--curves", nargs="*", choices=list(curves.BY_KEY), help="default: all")
     parser.add_argument("--slow-disk", action="store_true", help="only the slow-disk check")
+    parser.add_argument("--cluster", action="store_true", help="compare with a cluster")
+    parser.add_argument("--no-takeover", action="store_true", help="with --cluster: only works")
     parser.add_argument(
         "--document", nargs="+", type=Path, help="results to put into the documents"
     )
     parser.add_argument("--name", help="of the files in bench/results, default: the date")
     arguments = parser.parse_args()
     quick = arguments.quick
+    if arguments.cluster:
+        arguments.rounds = arguments.rounds or (1 if quick else CLUSTER_ROUNDS)
+        arguments.seconds = arguments.seconds or (QUICK_SECONDS if quick else CLUSTER_SECONDS)
+        arguments.only = arguments.only or cluster_table.KEYS
+        arguments.brokers = arguments.brokers or [
+            *(COMPILED, COMPILED_KAFKA),
+            *([NATS] if program(NATS) else []),
+        ]
     arguments.rounds = arguments.rounds or (1 if quick else 5)
     arguments.seconds = arguments.seconds or (QUICK_SECONDS if quick else FULL_SECONDS)
     arguments.sessions = arguments.sessions or (QUICK_SESSIONS if quick else SESSIONS)
@@ -224,6 +244,9 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
             result["points"] = curves.measure(context, arguments.brokers, keys, say)
             return result
         result["cells"] = [] if arguments.slow_disk else measure(context, arguments)
+        if arguments.cluster:
+            result["takeovers"] = _takeovers(context, arguments)
+            return result
         result["slow_disk"] = None
         if ours and (arguments.slow_disk or not (arguments.quick or arguments.only)):
             result["slow_disk"] = slow_disk.measure(
@@ -234,9 +257,25 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
     return result
 
 
+def _takeovers(context: scenarios.Context, arguments: argparse.Namespace) -> list[takeover.Turn]:
+    """Measure takeovers of the clusters that are measured, with as many sessions as are asked."""
+    if arguments.no_takeover:
+        return []
+    kinds = [kind for kind in arguments.brokers if kind in CLUSTERS]
+    sizes = tuple(size for size in takeover.SIZES if size <= context.sessions)
+    return takeover.measure(context, kinds, sizes, say)
+
+
 def save(result: Mapping[str, Any], name: str) -> str:
     """Write the result's files and return it as text."""
     RESULTS.mkdir(exist_ok=True)
+    if "takeovers" in result:
+        title = f"# A cluster beside one node, {result['about']['date']}"
+        text = "\n".join([title, "", *cluster_table.report(result), ""])
+        (RESULTS / f"{name}.json").write_text(as_json(result))
+        (RESULTS / f"{name}.md").write_text(text)
+        say(f"written: bench/results/{name}.json and .md")
+        return text
     if "points" in result:
         (RESULTS / f"{name}-curves.json").write_text(as_json(result))
         say(f"written: bench/results/{name}-curves.json")
@@ -262,15 +301,16 @@ def main() -> int:
             say(f"written: {name}")
         return 0
     try:
-        if COMPILED in arguments.brokers:
+        if {COMPILED, COMPILED_KAFKA} & set(arguments.brokers):
             compile_holdfast()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # the brokers end with it
         with tempfile.TemporaryDirectory() as directory:
             result = run(arguments, Path(directory))
     except BenchError as problem:
         say(f"bench: {problem}")
         return 2
     sys.stdout.write(save(result, arguments.name))
-    runs = [*result.get("cells", []), *result.get("points", [])]
+    runs = [each for key in ("cells", "points", "takeovers") for each in result.get(key, [])]
     slow = result.get("slow_disk")
     return 0 if all(one["ok"] for one in runs) and (slow is None or slow["ok"]) else 1
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.brokers import (
+    CLUSTERS,
     COMPILED,
     EMQX,
     FLASHMQ,
@@ -25,10 +26,12 @@ from bench.brokers import (
     SQLITE,
     BenchError,
     Broker,
+    Running,
     is_compiled,
     python,
     tree_of,
 )
+from bench.clusters import FOLLOWERS, PEERS, SERVERS, Cluster, KafkaServers
 from bench.generator import (
     Generator,
     Line,
@@ -40,8 +43,8 @@ from bench.generator import (
 
 Metrics = dict[str, float]
 
-LIVE: Final = (MOSQUITTO, FLASHMQ, NANOMQ, EMQX, *OURS)
-STORED: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX, *OURS)
+LIVE: Final = (MOSQUITTO, FLASHMQ, NANOMQ, EMQX, *OURS, *CLUSTERS)
+STORED: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX, *OURS, *CLUSTERS)
 PAIRS: Final = 100
 FAN: Final = 1000
 CONSUMERS: Final = 5
@@ -78,6 +81,7 @@ class Context:
         self.peaks: dict[str, float] = {}  # QoS 1 pairs, messages/s, by broker
         self.filled: Path | None = None
         self.fill_per_s = 0.0
+        self.kafka = KafkaServers(disk)
 
     def broker(
         self,
@@ -86,11 +90,13 @@ class Context:
         data: Path | None = None,
         configuration: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
-    ) -> Broker:
+    ) -> Running:
         """Start a broker on an empty directory, or on `data`.
 
         `configuration` is for mosquitto, `environment` for Holdfast.
         """
+        if kind in CLUSTERS:
+            return Cluster(kind, self.kafka, directory=self.disk, environment=environment)
         return Broker(
             kind,
             sink=self.generator.sink,
@@ -106,7 +112,8 @@ class Context:
         return quick if self.is_quick else full
 
     def close(self) -> None:
-        """Remove the filled directory."""
+        """Remove the filled directory, and end the Kafka servers."""
+        self.kafka.close()
         if self.filled is not None:
             shutil.rmtree(self.filled, ignore_errors=True)
             self.filled = None
@@ -147,12 +154,22 @@ class Scenario:
 def shares(line: Line, seconds: float) -> Metrics:
     """Return the share of a core that each side used over `seconds`."""
     part = line.get("broker", line)
+    used_s = part["cpu_s"] + sum(part.get("beside_s", {}).values())
     return {
         "broker": part["busiest_s"] / max(seconds, 1e-9),
-        "broker_total": part["cpu_s"] / max(seconds, 1e-9),
+        "broker_total": used_s / max(seconds, 1e-9),
         "generator": line["gen_cpu_s"] / max(seconds, 1e-9),
         "others": part["others_s"] / max(seconds, 1e-9),
     }
+
+
+# What the CPU time of the other processes of a cluster is called, for each message.
+BESIDE: Final = {FOLLOWERS: "peers_us", PEERS: "peers_us", SERVERS: "log_us"}
+
+
+def _beside(part: Line, messages: int) -> Metrics:
+    found = part.get("beside_s", {})
+    return {BESIDE[name]: used * 1e6 / max(messages, 1) for name, used in found.items()}
 
 
 def _live(line: Line) -> Metrics:
@@ -164,15 +181,17 @@ def _live(line: Line) -> Metrics:
         "p50_ms": line["lat_us"]["p50"] / 1000,
         "p99_ms": line["lat_us"]["p99"] / 1000,
         **shares(line, line["secs"]),
+        **_beside(line["broker"], line["delivered"]),
     }
     if "ack_us" in line:
+        metrics["ack50_ms"] = line["ack_us"]["p50"] / 1000
         metrics["ack_ms"] = line["ack_us"]["p99"] / 1000
     if line["lost"]:  # allowed at QoS 0, and reported
         metrics["lost"] = line["lost"] / line["expected"]
     return metrics
 
 
-def _pubsub(context: Context, broker: Broker, **options: object) -> Line:
+def _pubsub(context: Context, broker: Running, **options: object) -> Line:
     settings: dict[str, object] = {
         "seconds": context.seconds,
         "warmup": context.warmup,
@@ -418,7 +437,9 @@ def _phase(line: Line, name: str, rate: str) -> Metrics:
     """Return the metrics of one phase of an `offline` run."""
     phase = line[name]
     metrics = {"rate": phase[rate], "us": phase["us_per_msg"], **shares(phase, phase["secs"])}
+    metrics |= _beside(phase, phase["acked"] if "acked" in phase else phase["delivered"])
     if "ack_us" in phase:
+        metrics["ack50_ms"] = phase["ack_us"]["p50"] / 1000
         metrics["ack_ms"] = phase["ack_us"]["p99"] / 1000
     return metrics
 
@@ -562,7 +583,7 @@ def wildcards(context: Context, kind: str) -> Outcome:
     return Outcome({"wildcards": metrics}, [line])
 
 
-def wildcard_steps(context: Context, broker: Broker, steps: str) -> Line:
+def wildcard_steps(context: Context, broker: Running, steps: str) -> Line:
     """Run the generator's `subs` over the steps, on 100 clients."""
     return context.generator.run(
         "subs",

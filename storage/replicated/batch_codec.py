@@ -32,19 +32,31 @@ class BadBatch(ValueError):
 def encode(operations: Iterable[Operation]) -> bytes:
     """Return a batch as bytes."""
     pieces: list[bytes] = []
+    length = LENGTH.pack
+    # A batch changes many rows of few families, so what is before a key is made once for each.
+    puts: dict[str, bytes] = {}
+    deletes: dict[str, bytes] = {}
     for operation in operations:
         if len(operation) == 2:
-            what, family = operation
-            name = family.encode()
-            pieces += (HEAD.pack(what, len(name)), name)
+            pieces.append(_head(*operation))
             continue
         family, key, value = operation
-        name = family.encode()
-        what = DELETE if value is None else PUT
-        pieces += (HEAD.pack(what, len(name)), name, LENGTH.pack(len(key)), key)
-        if value is not None:
-            pieces += (LENGTH.pack(len(value)), value)
+        if value is None:
+            head = deletes.get(family)
+            if head is None:
+                head = deletes[family] = _head(DELETE, family)
+            pieces += (head, length(len(key)), key)
+        else:
+            head = puts.get(family)
+            if head is None:
+                head = puts[family] = _head(PUT, family)
+            pieces += (head, length(len(key)), key, length(len(value)), value)
     return b"".join(pieces)
+
+
+def _head(what: int, family: str) -> bytes:
+    name = family.encode()
+    return HEAD.pack(what, len(name)) + name
 
 
 def decode(data: bytes) -> Iterator[Operation]:

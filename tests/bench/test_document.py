@@ -38,7 +38,7 @@ POINTS = {
 
 
 def test_the_documents_name_results() -> None:
-    assert {part for _, part, _ in NAMED} == {"results", "curves", "readme"}
+    assert {part for _, part, _ in NAMED} == {"results", "curves", "readme", "cluster"}
 
 
 @pytest.mark.parametrize(("file", "part", "results"), NAMED)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -51,8 +51,9 @@ log.initial.task.delay.ms=1000
 class KafkaCluster:
     """Three brokers, over any number of starts; a broker is named by its number, 1 to 3."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, java: Sequence[str] = JAVA) -> None:
         self._directory: Final = directory
+        self._java_command: Final = java
         self.ports: Final = {node: free_port() for node in range(1, BROKERS + 1)}
         controllers = {node: free_port() for node in self.ports}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
@@ -107,7 +108,7 @@ class KafkaCluster:
     def _java(self, node: int, program: str, *words: str) -> subprocess.Popen[bytes]:
         place = self._place(node)
         settings = str(place / "server.properties")
-        command = [*JAVA, "-cp", f"{LIBRARY}/*", program, *words, settings]
+        command = [*self._java_command, "-cp", f"{LIBRARY}/*", program, *words, settings]
         with open(place / "kafka.log", "ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -115,6 +116,10 @@ class KafkaCluster:
         """Start a broker that was killed, or not yet started. Returns before it answers."""
         assert node not in self._processes
         self._processes[node] = self._java(node, "kafka.Kafka")
+
+    def pids(self) -> list[int]:
+        """Return the processes of those that run."""
+        return [process.pid for process in self._processes.values()]
 
     def kill(self, node: int) -> None:
         """Send SIGKILL to a broker and wait. Idempotent."""
