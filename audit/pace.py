@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from pyspark import inheritable_thread_target
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 # Beyond this, interpreting costs more than it saves: 900,000 rows took 194 s of CPU time, where ten
 # million take 250 s compiled (2 cores, 2026-11-28; 37,000 rows take 70 s interpreted, or 101 s).
@@ -28,6 +28,14 @@ SMALL: Final[dict[str, str]] = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # What finds a better plan, or shares a result, for more time than it saves here.
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.subexpressionElimination.enabled": "false",
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+    # Otherwise each query is also written down, at length, for a page that is not there.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.debug.maxToStringFields": "1",
 }
 
 _T = TypeVar("_T")
@@ -57,6 +65,14 @@ def paced(spark: SparkSession, rows: int) -> Iterator[bool]:
 def is_small(spark: SparkSession) -> bool:
     """Return whether a small run is under way."""
     return spark.conf.get(_FLAG, "false") == "true"
+
+
+def in_few_files(frame: DataFrame) -> DataFrame:
+    """Return a frame to be written: by one task in a small run, else by as many as it has data for.
+
+    One writer for all would grow with the fleet, and one for each partition leaves tiny files.
+    """
+    return frame.coalesce(1) if is_small(frame.sparkSession) else frame.hint("rebalance")
 
 
 def together(spark: SparkSession, calls: Sequence[Callable[[], _T]]) -> Iterator[_T]:

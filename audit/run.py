@@ -44,7 +44,7 @@ from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
 from audit.input.segments import Segment
-from audit.pace import paced, together
+from audit.pace import in_few_files, paced, together
 from audit.spark import frame_of
 from storage.history.events import REASONS
 from storage.history.witness import Witness
@@ -480,7 +480,7 @@ def _write_rows(
     place = state.rows_place(out_dir, batch)
     carried = [partial(part.carry, view) for part in parts if part.carry is not None]
     rows = kept_rows.rows(view, together(view.spark, carried))
-    rows.coalesce(2).write.mode("overwrite").parquet(place)
+    in_few_files(rows).write.mode("overwrite").parquet(place)
     progress(f"rows kept for the next batch: {time.monotonic() - began:.1f} s")
 
 

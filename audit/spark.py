@@ -34,13 +34,21 @@ SENT: Final = ("audit", "mqtt", "session", "storage")  # to a cluster: `audit`, 
 # of CPU time, more than the programs themselves; with thresholds ten times as high it takes 77 s,
 # and the whole run 258 instead of 291 CPU seconds (10 million events, 2 cores, 2026-11-22).
 LATE_COMPILER: Final = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    # With 2 GB it takes 84 s where G1 takes 111 s (10 million events, 2 cores).
+    "-XX:+UseParallelGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
 # In a small run nothing is hot for long: the optimizing compiler took 44 of 103 s of CPU time. With
-# the default of 21 MB for classes, the collector ran ten times only because of new ones.
-ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m"
+# the default of 21 MB for classes, the collector ran ten times only because of new ones; with that
+# of 48 MB for programs, a thread took 2 s to look for some to throw away. Verifying the classes of
+# Spark's own archives took 2 of 16 s of a start with three queries (on a busy machine).
+ONE_COMPILER: Final = (
+    "-XX:+UseSerialGC -Xms400m -XX:NewRatio=1 -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m "
+    "-XX:ReservedCodeCacheSize=200m -XX:-UseCodeCacheFlushing "
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions "
+    "-XX:-BytecodeVerificationRemote"
+)
 
 _ARROW: Final = {
     "string": pa.string(),
@@ -161,9 +169,8 @@ def _sent_packages() -> Path:
 
 
 def _java_options(*, small: bool) -> str:
-    # With 2 GB the parallel collector takes 84 s where G1 takes 111 s (10 million events, 2 cores).
     return (
-        f"-XX:+UseParallelGC {ONE_COMPILER if small else LATE_COMPILER}"
+        f"{ONE_COMPILER if small else LATE_COMPILER}"
         f" -Dlog4j2.configurationFile=file:{LOG_SETTINGS} -Dholdfast.spark.log={_LOG_LEVEL}"
     )
 

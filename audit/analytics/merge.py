@@ -11,17 +11,19 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from audit.analytics import oddities, stage_counts, witness_rows
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.checks.verdict import INVARIANTS
-from audit.files import join, list_files, read_text
+from audit.files import is_local, join, list_files, local_path, read_text
 from audit.input import facts
 from audit.input.coverage import TESTED
 from audit.input.events import boot_of
-from audit.pace import together
+from audit.pace import is_small, together
 from audit.report import trend
 from audit.report.summary import (
     Backlog,
@@ -58,6 +60,7 @@ STEPS_MAX: Final = 50
 REASONS_MAX: Final = 5  # named for each invariant that could not be tested everywhere
 SLOW_MIN: Final = 20  # acknowledgements of a client before it can be called slow
 
+_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"  # where Spark writes it
 _STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _MINUTE_US: Final = 60_000_000
 _HOUR_US: Final = 3_600_000_000
@@ -73,9 +76,12 @@ class Tables:
     def get(self, name: str) -> DataFrame | None:
         """Return the rows of all batches of a table, None if none was ever written."""
         place = join(self.out_dir, "tables", name)
-        if not list_files(self.spark, place, ".parquet"):
+        files = list_files(self.spark, place, ".parquet")
+        if not files:
             return None
-        return self.spark.read.parquet(place)
+        schema = _schema(files[0])
+        reader = self.spark.read if schema is None else self.spark.read.schema(schema)
+        return reader.parquet(place)
 
     def rows(self, name: str, keys: Sequence[str], sums: Sequence[str]) -> DataFrame | None:
         """Return a table's sums per key over all batches."""
@@ -85,6 +91,17 @@ class Tables:
         if not keys:
             return table.agg(*(F.sum(column).alias(column) for column in sums))
         return table.groupBy(*keys).agg(*(F.sum(column).alias(column) for column in sums))
+
+
+def _schema(file: str) -> StructType | None:
+    """Return the schema of a table by one of its files, for which Spark would run a job.
+
+    None if the file is not on this machine, or not from Spark.
+    """
+    if not is_local(file):
+        return None
+    told = (pq.read_schema(local_path(file)).metadata or {}).get(_SCHEMA)
+    return None if told is None else StructType.fromJson(json.loads(told))
 
 
 def picture(
@@ -317,6 +334,8 @@ def _books(tables: Tables, shown: Picture) -> list[Finding]:
     if table is None:
         return []
     books = stage_counts.added_up(table)
+    if is_small(tables.spark):
+        books = books.localCheckpoint()  # it is used eleven times
     keys = ["tenant", "minute", "stage"]
     # The broker's own books if there are any, otherwise those of the events.
     one = books.groupBy(*keys).agg(
@@ -535,10 +554,12 @@ def _clients(tables: Tables, shown: Picture) -> list[Finding]:
         return []
     rows = rows.cache()
     try:
-        total, publishers, connecting = rows.agg(
-            F.sum("messages"), F.count_if(F.col("messages") > 0), F.count_if(F.col("connects") > 0)
+        total, publishers, connecting, middle = rows.agg(
+            F.sum("messages"),
+            F.count_if(F.col("messages") > 0),
+            F.count_if(F.col("connects") > 0),
+            F.median(F.when(F.col("connects") > 0, F.col("connects"))),
         ).collect()[0]
-        middle = rows.where("connects > 0").agg(F.median("connects")).collect()[0][0]
         talkers = rows.where("messages > 0").orderBy(F.desc("messages"), "tenant", "client_id")
         shown.talkers = [
             Talker(row.tenant, row.client_id, row.messages, row.total_bytes, row.deliveries)

@@ -12,6 +12,7 @@ from audit.analytics import messages as analytics_messages
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
 from audit.input.kept_rows import Kept, few
+from audit.pace import in_few_files
 
 
 def check(view: View) -> list[Outcome]:
@@ -44,9 +45,9 @@ def tables(view: View) -> dict[str, DataFrame]:
     }
     broker = stage_counts.from_broker(view)
     if not view.has_messages:
-        written["books_minute"] = broker.coalesce(1)
+        written["books_minute"] = broker
         written["clients"] = sessions.clients(view, None)
-        return {name: table.coalesce(1) for name, table in written.items()}
+        return {name: in_few_files(table) for name, table in written.items()}
     messages = _messages(view)
     written["books_minute"] = broker.unionByName(stage_counts.from_events(view, messages))
     written["clients"] = sessions.clients(view, analytics_messages.fan_out(messages))
@@ -56,7 +57,7 @@ def tables(view: View) -> dict[str, DataFrame]:
     written["fates"] = deliveries.fates(pairs)
     written["latency"] = deliveries.latencies(pairs, names)
     written["backlog"] = deliveries.backlogs(pairs, names)
-    return {name: table.coalesce(1) for name, table in written.items()}
+    return {name: in_few_files(table) for name, table in written.items()}
 
 
 def _pairs(view: View) -> DataFrame:

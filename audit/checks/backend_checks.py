@@ -72,24 +72,26 @@ def carry(view: View) -> Kept:
     return Kept((frame_of(view.spark, sorted(places), _OPEN), _waiting(view, told)))
 
 
-def _rows(view: View) -> DataFrame:
-    def read() -> DataFrame:
-        return on_disk(view, view.of(*EVENTS, columns=_COLUMNS))
+def _rows(view: View) -> list[Row]:
+    """Return the rows about stores: a few for each minute and store."""
 
-    return view.keep("what stores were told", read)
+    def read() -> list[Row]:
+        return on_disk(view, view.of(*EVENTS, columns=_COLUMNS)).collect()
+
+    return view.shelf.value("what stores were told", read)
 
 
 def _stories(view: View) -> list[Story]:
-    return backend_story.stories(_rows(view).collect())
+    return backend_story.stories(_rows(view))
 
 
 def _newest(view: View, story: Story) -> Iterator[tuple[str, int]]:
     """Yield the places of rows of a store that the next batch needs."""
-    own = _rows(view).where((F.col("node") == story.node) & (F.col("backend") == story.backend))
+    own = [r for r in _rows(view) if (r.node, r.backend) == (story.node, story.backend)]
     boot = story.statements[-1].boot if story.statements else -1
     upto = story.upto or 0
     last = story.ranges[-1] if story.ranges else None
-    for row in own.collect():
+    for row in own:
         if row.ev in ("backend_opened", "backend_follows"):
             is_needed = row.boot == boot
         elif row.ev == "backend_told":

@@ -11,20 +11,26 @@ from audit.checks.gap_filter import Tally, tallies
 from audit.checks.log_checks import disk_losses
 from audit.checks.packed_rows import OUTCOMES, UNSTORED
 from audit.checks.publish_checks import messages
-from audit.checks.session_judgement import BOOK, book, suspicions
+from audit.checks.session_judgement import BOOK, book, suspected, suspicions
 from audit.checks.session_rowset import node_name, node_number
 from audit.checks.stream_holders import holdings
 from audit.checks.verdict import Outcome
 from audit.input import facts
 from audit.input.batch_view import View
 from audit.input.kept_rows import few
+from audit.pace import is_small
 
 CHECKS: Final = ("L2", "D1", "D2", "D3", "F1")
 
 
 def check(view: View) -> list[Outcome]:
     """Return L2, D1, D2, D3, F1, O1 and E1; L2 has the facts about all deliveries."""
-    found = tallies(view, suspicions(view).where(F.col("invariant").isin(*CHECKS)), CHECKS)
+    counts = [
+        (invariant, is_unknown, number)
+        for (invariant, _, is_unknown), number in suspected(view).items()
+        if invariant in CHECKS
+    ]
+    found = tallies(view, suspicions(view), CHECKS, counts)
     sums = _sums(view)
     incoming_checked, twice = incoming.accepted_twice(view)
     found["D1"] = found["D1"].with_(twice)
@@ -75,6 +81,11 @@ def tables(view: View) -> dict[str, DataFrame]:
 
 
 def table(view: View) -> DataFrame:
+    """Return the table `deliveries`; in a small run computed once, in a large one each time."""
+    return view.keep("deliveries", lambda: _table(view)) if is_small(view.spark) else _table(view)
+
+
+def _table(view: View) -> DataFrame:
     """Return the table `deliveries`.
 
     A row is the outcome of one message for one session, or, with a null session, for a shared group
@@ -117,7 +128,7 @@ def table(view: View) -> DataFrame:
 def _doubted(view: View, rows: DataFrame) -> DataFrame:
     """Add `doubt`: the message would count as lost, but a gap of the history makes it unknown."""
     doubts = suspicions(view).where((F.col("invariant") == "L2") & F.col("unknown"))
-    if doubts.isEmpty():
+    if not any(name == "L2" and unknown for name, _, unknown in suspected(view)):
         return rows.withColumn("doubt", F.lit(False))
     session = F.col("owner_session").alias("session")
     keys = doubts.select("owner", session, "msg", F.lit(True).alias("doubt")).distinct()

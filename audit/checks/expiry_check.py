@@ -6,16 +6,17 @@ sent once may be sent again after its expiry.
 
 from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from audit.checks.gap_filter import tally
+from audit.checks.gap_filter import weigh
 from audit.checks.session_judgement import book
 from audit.checks.session_rowset import node_number
 from audit.checks.stream_holders import on_disk
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
 from audit.input.kept_rows import few
+from audit.pace import is_small
 
 NEVER: Final = 0xFFFF_FFFF  # seconds
 # Tolerance in both directions: MQTT counts whole seconds.
@@ -31,33 +32,38 @@ def check(view: View) -> Outcome:
     owner = (node_number(view, F.col("node")) * 2).cast("int").alias("owner")
     expiring = accepted.select(
         "node", owner, "msg", F.col("gseq").alias("from_gseq"), deadline.alias("deadline")
-    ).persist()
+    )
     judged = book(view).where(
         (F.col("code") == 0)
         & (F.col("owner").bitwiseAND(1) == 0)
         & (F.col("delivered_gseq").isNotNull() | F.col("gone_ts").isNotNull())
     )
-    both = judged.join(few(expiring), ["owner", "msg"])
+    if is_small(view.spark):
+        return _outcome(view, judged, expiring)
+    expiring = expiring.persist()  # they are counted before they are joined
+    outcome = _outcome(view, judged, few(expiring))
+    expiring.unpersist()
+    return outcome
+
+
+def _outcome(view: View, judged: DataFrame, expiring: DataFrame) -> Outcome:
     late = F.col("delivered_ts") > F.col("deadline") + ROUNDING_US
     late &= F.col("first_is_new") == 1
     early = F.isnull("reason") & (F.col("gone_ts") < F.col("deadline") - ROUNDING_US)
-    rows = both.select(
+    cases = judged.join(expiring, ["owner", "msg"]).select(
         "node",
         "session",
         "msg",
         "from_gseq",
         F.when(late, F.col("delivered_gseq")).otherwise(F.col("gone_gseq")).alias("to_gseq"),
         _when(late).alias("ts"),
-        (F.isnull("delivered_gseq") | (F.col("first_is_new") == 1)).alias("is_new"),
         F.timestamp_micros("deadline").alias("deadline"),
         F.when(late, "delivered_after_expiry").when(early, "expired_early").alias("what"),
-    ).persist()
-    checked = rows.where("is_new").count()
-    found = rows.where("what IS NOT NULL").drop("is_new")
-    outcome = tally(view, found).outcome(view, "E1", checked)
-    rows.unpersist()
-    expiring.unpersist()
-    return outcome
+        (F.isnull("delivered_gseq") | (F.col("first_is_new") == 1)).alias("is_new"),
+    )
+    columns = [name for name in cases.columns if name != "is_new"]
+    sums, found = weigh(view, cases, columns, {"checked": F.col("is_new")})
+    return found.outcome(view, "E1", sums["checked"])
 
 
 def _when(late: Column) -> Column:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from audit.checks import packed_rows as packed
 from audit.checks.gap_filter import tallies, tally
-from audit.checks.session_judgement import book, suspicions
+from audit.checks.session_judgement import book, suspected, suspicions
 from audit.checks.session_rowset import node_name
 from audit.checks.stream_holders import on_disk
 from audit.checks.verdict import Outcome
@@ -27,13 +27,15 @@ def check(view: View) -> Outcome:
     """Return O1. It counts the first deliveries."""
     found = suspicions(view).where(F.col("invariant") == "O1")
     is_early = F.col("what") == EARLY
-    early = tallies(view, found.where(is_early), ["O1"])["O1"]
+    counts = suspected(view)
+    told = [("O1", unknown, counts.get(("O1", EARLY, unknown), 0)) for unknown in (False, True)]
+    early = tallies(view, found.where(is_early), ["O1"], told)["O1"]
     suspects = (
         found.where(~is_early).select("owner", F.col("owner_session").alias("session")).distinct()
     )
     first = book(view).where(_first())
     checked = first.where("first_is_new = 1").count()
-    if suspects.isEmpty():
+    if not any(name == "O1" and what != EARLY for name, what, _ in counts):
         return early.outcome(view, "O1", checked)
     late = tally(view, _inversions(view, first, suspects))
     return early.with_(late).outcome(view, "O1", checked)

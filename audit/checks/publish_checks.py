@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from audit.checks import routing_check
-from audit.checks.gap_filter import tally
+from audit.checks.gap_filter import Tally, weigh
 from audit.checks.packed_rows import REFUSED, UNSTORED
 from audit.checks.verdict import Outcome
 from audit.input import facts
@@ -22,7 +22,9 @@ _COLUMNS = ("node", "boot", "gseq", "ev", "msg", "pub_qos", "reason", "topic", "
 
 def check(view: View) -> list[Outcome]:
     """Return L1 and L3; L1 has the facts about accepted messages."""
-    return [_persisted_first(view), routing_check.check(view, messages(view))]
+    sums, found = _judged(view)
+    first = found.outcome(view, "L1", sums["checked"], facts=_facts(view, sums))
+    return [first, routing_check.check(view, messages(view), sums)]
 
 
 def messages(view: View) -> DataFrame:
@@ -66,44 +68,51 @@ def _messages(view: View) -> DataFrame:
     )
 
 
-def _persisted_first(view: View) -> Outcome:
-    stored = F.col("pub_acked").isNotNull() & (F.col("msg") < UNSTORED)
-    judged = stored & F.col("accepted").isNotNull() & ~F.col("acked_before")
-    late = F.col("persisted").isNull() | (F.col("persisted") > F.col("pub_acked"))
-    rows = messages(view)
-    findings = rows.where(judged & late).select(
-        "node",
-        F.lit(None).cast("long").alias("session"),
-        "msg",
-        F.when(F.isnull("persisted"), "never_persisted").otherwise("persisted_late").alias("what"),
-        F.col("accepted").alias("from_gseq"),
-        F.greatest("pub_acked", F.coalesce("persisted", "pub_acked")).alias("to_gseq"),
-    )
-    checked = rows.where(judged).count()
-    return tally(view, findings).outcome(view, "L1", checked, facts=_facts(view))
-
-
-def _facts(view: View) -> dict[str, object]:
-    """Return the numbers of messages accepted, acknowledged, and cut off by a crash.
+def _judged(view: View) -> tuple[dict[str, int], Tally]:
+    """Return what L1 and L3 count of all messages, and the violations of L1: in one Spark job.
 
     cut_off: accepted at QoS 1 or 2 in a boot that crashed, without a row of its acknowledgement.
     The publisher may have got one all the same, because the row is written after the sending.
     """
+    is_accepted = F.col("accepted").isNotNull()
+    stored = F.col("pub_acked").isNotNull() & (F.col("msg") < UNSTORED)
+    judged = stored & is_accepted & ~F.col("acked_before")
+    late = F.col("persisted").isNull() | (F.col("persisted") > F.col("pub_acked"))
+    what = F.when(F.isnull("persisted"), "never_persisted").otherwise("persisted_late")
     # An earlier batch that saw both the message and the crash has already counted it.
     died = _died(view.boots) & ~(F.col("carried") & _died(view.boots_before))
-    rows = messages(view)
-    acked = F.col("pub_acked").isNotNull() & ~F.col("acked_before")
     owed = F.isnull("pub_acked") & ~F.col("refused") & (F.col("pub_qos") > 0)
-    row = rows.agg(
-        F.count(F.when(F.col("accepted").isNotNull() & ~F.col("carried"), 1)).alias("accepted"),
-        F.count(F.when(acked & F.col("accepted").isNotNull(), 1)).alias("acknowledged"),
-        F.count(F.when(owed & died & F.col("accepted").isNotNull(), 1)).alias("cut_off"),
-    ).collect()[0]
-    facts: dict[str, int] = row.asDict()
-    # Acknowledged in a later boot: QoS 2, sent again by a client that got no PUBREC.
-    late = rows.where(acked & F.isnull("accepted")).select("node", "msg").distinct()
-    before = rows.where(acked & F.col("accepted").isNotNull()).select("node", "msg")
-    facts["acknowledged"] += late.join(before, ["node", "msg"], "left_anti").count()
+    sums = {
+        "checked": judged,
+        "accepted": is_accepted & ~F.col("carried"),
+        "acknowledged": _acked() & is_accepted,
+        "cut_off": owed & died & is_accepted,
+        "acknowledged_late": _acked() & ~is_accepted,
+        **routing_check.sums(),
+    }
+    cases = messages(view).select(
+        "*",
+        F.lit(None).cast("long").alias("session"),
+        F.when(judged & late, what).alias("what"),
+        F.col("accepted").alias("from_gseq"),
+        F.greatest("pub_acked", F.coalesce("persisted", "pub_acked")).alias("to_gseq"),
+    )
+    return weigh(view, cases, ("node", "session", "msg", "what", "from_gseq", "to_gseq"), sums)
+
+
+def _acked() -> Column:
+    return F.col("pub_acked").isNotNull() & ~F.col("acked_before")
+
+
+def _facts(view: View, sums: dict[str, int]) -> dict[str, object]:
+    """Return the numbers of messages accepted, acknowledged, and cut off by a crash."""
+    facts = {name: sums[name] for name in ("accepted", "acknowledged", "cut_off")}
+    if sums["acknowledged_late"]:
+        # Acknowledged in a later boot: QoS 2, sent again by a client that got no PUBREC.
+        rows = messages(view).where(_acked())
+        late = rows.where(F.isnull("accepted")).select("node", "msg").distinct()
+        before = rows.where(F.col("accepted").isNotNull()).select("node", "msg")
+        facts["acknowledged"] += late.join(before, ["node", "msg"], "left_anti").count()
     return dict(facts)
 
 

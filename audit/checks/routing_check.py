@@ -9,7 +9,7 @@ ended, if no holder is known to have left the stream since. Topics that were has
 only themselves, so wildcards are not checked then.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from audit.checks import topic_matching
-from audit.checks.gap_filter import tally_marked
+from audit.checks.gap_filter import Tally, tally_marked
 from audit.checks.stream_holders import holdings, joined
 from audit.checks.verdict import Outcome
 from audit.input import facts
@@ -59,10 +59,19 @@ def with_wanted(view: View, rows: DataFrame) -> DataFrame:
     return both.select(*rows.columns, count.alias("wanted"), total.alias("wanted_sum"))
 
 
-def check(view: View, messages: DataFrame) -> Outcome:
-    """Return L3. It counts the messages that at least one stream should have."""
-    checked = messages.where(_decided() & (F.col("wanted") > 0)).count()
-    return tally_marked(view, _missing(view, messages)).outcome(view, "L3", checked)
+def sums() -> dict[str, Column]:
+    """Return what `check` needs to know of all messages: sums over conditions, by name."""
+    return {"wanted_somewhere": _decided() & (F.col("wanted") > 0), "in_other_streams": _is_odd()}
+
+
+def check(view: View, messages: DataFrame, counted: Mapping[str, int]) -> Outcome:
+    """Return L3. It counts the messages that at least one stream should have.
+
+    `counted` are the `sums` of the messages.
+    """
+    is_odd = counted["in_other_streams"] > 0
+    found = tally_marked(view, _missing(view, messages)) if is_odd else Tally()
+    return found.outcome(view, "L3", counted["wanted_somewhere"])
 
 
 def _decided() -> Column:
@@ -74,8 +83,6 @@ def _decided() -> Column:
 def _missing(view: View, messages: DataFrame) -> DataFrame:
     """Return the missing (message, stream), with node, msg, stream, what, unknown ..."""
     odd = view.keep("messages in other streams", lambda: _odd(messages))
-    if odd.isEmpty():
-        return _none(view)
     columns = ["node", "gseq", "ts", "msg", "topic", "pub", "session"]
     accepted = view.of("msg_accepted", columns=columns).join(
         _of_wills(view), ["node", "msg"], "left"
@@ -103,9 +110,12 @@ def _of_wills(view: View) -> DataFrame:
     return few(fired.groupBy("node", "msg").agg(F.max("session").alias("will_of")))
 
 
+def _is_odd() -> Column:
+    return _decided() & (F.col("wanted_sum") != F.col("streams_sum"))
+
+
 def _odd(messages: DataFrame) -> DataFrame:
-    differs = F.col("wanted_sum") != F.col("streams_sum")
-    return messages.where(_decided() & differs).select("node", "boot", "msg", "accepted", "wanted")
+    return messages.where(_is_odd()).select("node", "boot", "msg", "accepted", "wanted")
 
 
 def _wanted_by_others(view: View, missing: DataFrame) -> DataFrame:
@@ -234,12 +244,3 @@ def matcher(
             yield pa.RecordBatch.from_arrays(arrays, ["node", "topic", "filter"])
 
     return run
-
-
-def _none(view: View) -> DataFrame:
-    return frame_of(
-        view.spark,
-        [],
-        "node string, session long, what string, from_gseq long, to_gseq long, ts timestamp, "
-        "unknown boolean",
-    )

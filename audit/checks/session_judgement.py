@@ -95,10 +95,6 @@ def _judged(view: View) -> DataFrame:
 
 def suspicions(view: View) -> DataFrame:
     """Return the suspicions with `invariant`, `what`, and `unknown` if they touch a gap."""
-    return view.keep("suspicions", lambda: _suspicions(view))
-
-
-def _suspicions(view: View) -> DataFrame:
     rows = book(view).where("code > 0")
     words = F.array(*(F.lit(SUSPICIONS[code][1]) for code in sorted(SUSPICIONS)))
     checks = F.array(*(F.lit(SUSPICIONS[code][0]) for code in sorted(SUSPICIONS)))
@@ -121,6 +117,16 @@ def _suspicions(view: View) -> DataFrame:
         F.col("session").alias("owner_session"),
     )
     return against_gaps(view, findings)
+
+
+def suspected(view: View) -> dict[tuple[str, str, bool], int]:
+    """Return how many suspicions there are by (invariant, what, unknown), counted once."""
+
+    def count() -> dict[tuple[str, str, bool], int]:
+        rows = suspicions(view).groupBy("invariant", "what", "unknown").count().collect()
+        return {(row.invariant, row.what, row.unknown): row["count"] for row in rows}
+
+    return view.shelf.value("suspicions counted", count)
 
 
 def _judge(

@@ -1,8 +1,10 @@
 """The input of every check: the events of one batch, its gaps, and the settings.
 
-The events are never in memory as a whole: `of` reads only the columns and events requested. It
-reads `COMMON` events, of which every message has some, from Parquet each time. All others are few
-and cached after one pass. What is there because of a trace only is left out; `traced` has it.
+In a large run the events are never in memory as a whole: `of` reads only the columns and events
+requested. It reads `COMMON` events, of which every message has some, from Parquet each time. All
+others are few and cached after one pass. In a small run (`audit.pace`) all are in memory, because
+opening some files twenty times costs more. What is there because of a trace only is left out;
+`traced` has it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -200,7 +202,7 @@ class View:
 
 def build(
     spark: SparkSession,
-    events: DataFrame,
+    told: DataFrame,
     *,
     shelf: Shelf,
     boots_before: Sequence[Boot] = (),
@@ -211,24 +213,25 @@ def build(
     heads_before: Mapping[str, Mapping[Place, str]] | None = None,
     witnesses: Sequence[Witness] = (),
 ) -> View:
-    """Return the view of `events`; finds their holes in one pass over few columns.
+    """Return the view of the events `told`; finds their holes in one pass over few columns.
 
     What ends with `before` is from earlier batches. `unreadable` are the gaps of segments that
     could not be read. `segments` are named in findings.
     """
+    events = shelf.keep("events", lambda: told) if shelf.in_memory else told
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
     if doubled:
         # Carried rows that are not events share the place of an event, but not its name.
-        events = events.dropDuplicates(["node", "gseq", "ev", "session"])
+        once = events.dropDuplicates(["node", "gseq", "ev", "session"])
+        events = shelf.keep("events once", lambda: once) if shelf.in_memory else once
     rare = shelf.keep("rare events", lambda: events.where(~F.col("ev").isin(*sorted(COMMON))))
-    marks = _marks(rare)
+    marks, trace_marks = _marks(rare)
     boots = gaps_module.boots(runs, marks, boots_before)
     holes = gaps_module.holes(runs, boots, boots_before)
     missing = [hole for hole in holes if not _covered(hole, unreadable)]
     found = [*unreadable, *gaps_module.explain(missing, marks)]
     closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
-    trace_marks = _trace_marks(rare)
     traces = traces_module.traces(trace_marks, boots, boots_before)
     low = gaps_module.lowered(boots, marks, found, before=boots_before, gaps_before=gaps_before)
     others = traces_module.unjudged(trace_marks, boots, low)
@@ -283,14 +286,6 @@ def is_extra(stretches: Iterable[Stretch]) -> Column:
     return F.col("ev").isin(*traces_module.TRACED) & rows
 
 
-def _trace_marks(rare: DataFrame) -> list[TraceMark]:
-    """Return the rows about traces, also those that an earlier batch has kept."""
-    rows = rare.where(F.col("ev").isin(*traces_module.EVENTS) & F.col("client_id").isNotNull())
-    columns = ("node", "boot", "gseq", F.unix_micros("ts"), "ev", "client_id")
-    detail = F.coalesce("detail", F.lit(""))
-    return [TraceMark(*row) for row in rows.select(*columns, detail).collect()]
-
-
 def _silent(events: DataFrame, boots: Sequence[Boot]) -> set[tuple[str, int]]:
     """Return the boots (node, boot) of unknown level that have no row about a message.
 
@@ -310,11 +305,20 @@ def _covered(gap: Gap, by: Sequence[Gap]) -> bool:
     )
 
 
-def _marks(rare: DataFrame) -> list[Mark]:
-    rows = rare.where(~F.col("carried") & F.col("ev").isin(*MARKS)).select(
-        "node", "boot", "seq", "ev", "reason", "count", "detail"
-    )
-    return list({Mark(*row) for row in rows.collect()})
+def _marks(rare: DataFrame) -> tuple[list[Mark], list[TraceMark]]:
+    """Return the marks of boots, and those of traces, also what an earlier batch has kept."""
+    is_mark = ~F.col("carried") & F.col("ev").isin(*MARKS)
+    is_trace = F.col("ev").isin(*traces_module.EVENTS) & F.col("client_id").isNotNull()
+    names = ("node", "boot", "seq", "ev", "reason", "count", "detail", "gseq", "client_id")
+    marks, traces = set(), []
+    told = rare.where(is_mark | is_trace).select(*names, F.unix_micros("ts").alias("us"))
+    for row in told.collect():
+        if row.ev in MARKS:
+            marks.add(Mark(*row[: names.index("gseq")]))
+        else:
+            place = (row.node, row.boot, row.gseq, row.us)
+            traces.append(TraceMark(*place, row.ev, row.client_id, row.detail or ""))
+    return list(marks), traces
 
 
 def _runs(fresh: DataFrame) -> tuple[list[Run], list[Doubled]]:

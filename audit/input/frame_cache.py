@@ -12,23 +12,27 @@ rows, without the plans that made them. Several threads may use one shelf.
 from collections import defaultdict
 from collections.abc import Callable
 from threading import Lock
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
 from audit.files import join, remove
 
+T = TypeVar("T")
+
 
 class Shelf:
-    """A folder of frames by name."""
+    """A folder of frames by name, and of values that are known of them."""
 
     def __init__(self, spark: SparkSession, place: str, *, in_memory: bool = False) -> None:
         """Use the folder `place`, which must have no other user, or, instead, memory."""
         self._spark = spark
         self._place = place
-        self._in_memory = in_memory
+        self.in_memory: Final = in_memory
         self._lock = Lock()
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)  # by name: one thread makes a frame
         self._frames: dict[str, DataFrame] = {}
+        self._values: dict[str, Any] = {}
         self._shelves: dict[str, Shelf] = {}
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
@@ -40,8 +44,18 @@ class Shelf:
                 self._frames[name] = self._stored(name, make())
             return self._frames[name]
 
+    def value(self, name: str, make: Callable[[], T]) -> T:
+        """Return the value `name`, which is small; compute it if it is not there."""
+        with self._lock:
+            own = self._locks[name]
+        with own:
+            if name not in self._values:
+                self._values[name] = make()
+            found: T = self._values[name]
+            return found
+
     def _stored(self, name: str, made: DataFrame) -> DataFrame:
-        if self._in_memory:
+        if self.in_memory:
             return made.localCheckpoint(eager=True)
         place = join(self._place, name.replace(" ", "-"))
         made.write.parquet(place)
@@ -52,12 +66,13 @@ class Shelf:
         with self._lock:
             if name not in self._shelves:
                 place = join(self._place, name.replace(" ", "-"))
-                self._shelves[name] = Shelf(self._spark, place, in_memory=self._in_memory)
+                self._shelves[name] = Shelf(self._spark, place, in_memory=self.in_memory)
             return self._shelves[name]
 
     def clear(self) -> None:
         """Remove all frames."""
         self._frames.clear()
+        self._values.clear()
         self._shelves.clear()
-        if not self._in_memory:
+        if not self.in_memory:
             remove(self._spark, self._place)

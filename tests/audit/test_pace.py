@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from audit.input.kept_rows import few
-from audit.pace import SMALL, SMALL_ROWS_MAX, is_small, paced, together
+from audit.pace import SMALL, SMALL_ROWS_MAX, in_few_files, is_small, paced, together
 
 
 def test_a_run_is_small_up_to_a_number_of_rows(spark: SparkSession) -> None:
@@ -65,6 +65,23 @@ def test_only_a_large_run_copies_small_tables_to_all_tasks(spark: SparkSession) 
             joined = spark.range(5).join(few(table), "id")
             assert ("BroadcastHashJoin" in _plan(joined)) is copied
             assert joined.count() == 5
+
+
+def test_only_a_small_run_writes_a_table_by_one_task_whatever_its_size(
+    spark: SparkSession,
+) -> None:
+    adaptive = "spark.sql.adaptive.enabled"  # which the Spark of tests has turned off
+    before = spark.conf.get(adaptive)
+    table = spark.range(9, numPartitions=3)
+    with paced(spark, 1):
+        assert "Coalesce 1" in _plan(in_few_files(table))
+    with paced(spark, SMALL_ROWS_MAX + 1):
+        spark.conf.set(adaptive, "true")
+        try:
+            plan = _plan(in_few_files(table))
+        finally:
+            spark.conf.set(adaptive, str(before))
+    assert "REBALANCE" in plan and "Coalesce" not in plan
 
 
 def _plan(frame: object) -> str:

@@ -64,3 +64,21 @@ def test_two_threads_that_want_a_frame_make_it_once(spark: SparkSession, tmp_pat
     with ThreadPoolExecutor(4) as pool:
         kept = list(pool.map(lambda _: shelf.keep("numbers", make), range(8)))
     assert len(made) == 1 and all(frame is kept[0] for frame in kept)
+
+
+def test_a_value_is_made_once_for_each_shelf_and_forgotten_at_the_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shelf = Shelf(spark, str(tmp_path / "work"), in_memory=True)
+    made: list[int] = []
+
+    def make() -> int | None:
+        made.append(1)
+        return None  # a value, too
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: shelf.value("number", make), range(8))) == [None] * 8
+    assert len(made) == 1
+    assert shelf.below("more").value("number", lambda: 7) == 7
+    shelf.clear()
+    assert shelf.value("number", lambda: 9) == 9
