@@ -63,6 +63,15 @@ class KeptTail(Tail, Protocol):
         """Return the greatest index that is synced, and still there."""
         ...
 
+    @property
+    def is_new(self) -> bool:
+        """Return whether it began empty, and `remember` was not called since."""
+        ...
+
+    def remember(self) -> None:
+        """From now on it is the tail of a node that knows all that it ever had. Durable."""
+        ...
+
     def truncate_before(self, index: int) -> None:
         """Delete what the database has durably."""
         ...
@@ -137,6 +146,7 @@ class Member:
             at=Anchor(reached.position, reached.place),
             anchors=anchor_rows.load(base),
             now=machine_clocks.boottime_ms(),
+            is_new=self._tail.is_new,
         )
         self._ends: Final = Signal()
         self._syncer: Final = Thread(target=self._sync_base, name="base-sync", daemon=True)
@@ -224,6 +234,8 @@ class Member:
 
     def _tell(self) -> None:
         replica = self.replica
+        if self._tail.is_new and not replica.is_new:
+            self._tail.remember()  # before a new leader acknowledges anything
         told, replica.told[:] = list(replica.told), []
         for each in told:
             match each:

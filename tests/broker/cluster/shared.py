@@ -95,6 +95,7 @@ class Kept:
     def __init__(self, synced: Callable[[], None], failed: Callable[[StorageError], None]) -> None:
         self.records: Final[dict[int, bytes]] = {}
         self.synced: int = 0
+        self.is_new: bool = True
         self._synced: Final = synced
 
     def append(self, index: int, data: bytes) -> None:
@@ -112,6 +113,10 @@ class Kept:
     def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
         """Return records."""
         yield from [(each, self.records[each]) for each in sorted(self.records) if each >= index]
+
+    def remember(self) -> None:
+        """Be that of a node that knows everything."""
+        self.is_new = False
 
     def truncate_before(self, index: int) -> None:
         """Forget records that the database has."""

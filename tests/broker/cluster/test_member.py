@@ -24,6 +24,7 @@ def test_one_leads_and_its_batches_reach_all(town: Town) -> None:
         async with asyncio.timeout(30):
             name, _ = await town.led.get()
             leader = town.members[name]
+            assert not leader._tail.is_new
             committer, durable = commits(leader)
             leader.store.write([(FAMILY, b"key", b"value")])
             committer.request(1)
