@@ -56,6 +56,16 @@ class SyncedTail:
         """Return the greatest index that is synced, and still there."""
         return self._tail.synced
 
+    @property
+    def syncs(self) -> int:
+        """Return how many syncs have ended."""
+        return self._syncer.syncs
+
+    @property
+    def sync_seconds(self) -> float:
+        """Return how long these took together."""
+        return self._syncer.sync_seconds
+
     def append(self, index: int, data: bytes) -> None:
         """Keep a record, and have it synced. Raises `Recoverable` where there is no room."""
         self._tail.append(index, data)

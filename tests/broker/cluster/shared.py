@@ -96,6 +96,8 @@ class Kept:
         self.records: Final[dict[int, bytes]] = {}
         self.synced: int = 0
         self.is_new: bool = True
+        self.syncs: int = 0
+        self.sync_seconds: float = 0.0
         self._synced: Final = synced
 
     def append(self, index: int, data: bytes) -> None:

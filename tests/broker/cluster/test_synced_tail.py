@@ -17,6 +17,7 @@ def test_what_was_appended_is_synced_and_there_after_a_restart(tmp_path: Path) -
     while tail.synced < 5:
         assert told.wait(60)
         told.clear()
+    assert tail.syncs >= 1 and tail.sync_seconds > 0
     tail.append(6, b"six")
     tail.drop_from(6)
     tail.close()
