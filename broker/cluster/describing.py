@@ -49,6 +49,7 @@ def status(member: Member) -> Request:
         "pending": str(member.store.pending),
         "ready": "yes" if replica.is_warm or replica.role == LEADS else "",
         "trouble": member.trouble,
+        "unheard": member.unheard,
         "members": json.dumps(members),
     }
 

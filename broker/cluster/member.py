@@ -41,12 +41,18 @@ from storage.replicated.replica import (
 from storage.time import machine_clocks
 
 TICK_S: Final = 0.1
+UNHEARD_MS: Final = 5000  # after it, an operator is told that nothing is heard of the log
 # How often the database of a node is synced: what it has not synced is read again from the log.
 SYNC_S: Final = 1.0
 
 
 class SharedLog(ReplicatedLog, Protocol):
     """A log whose news wakes an event loop."""
+
+    @property
+    def said(self) -> str:
+        """Return what is wrong with it, in a line; "" = nothing is known to be."""
+        ...
 
     def fileno(self) -> int:
         """Return the descriptor that is readable while there is something to take."""
@@ -137,6 +143,7 @@ class Member:
         self.broker_ms: Callable[[], int] | None = None  # the time of the broker, while it leads
         self.looked: Callable[[ClusterFigures], None] = _nobody  # told of figures, now and then
         self.trouble: str = ""
+        self.unheard: str = ""  # since when the log is not heard, and why; "" = it is heard
         self.terms: int = 0  # how often it began to lead
         self.commits: Final = Delay()  # from a write of the leader to its commit
         self._lag: Final = Delay()  # from a record that is known to its being in the database
@@ -263,12 +270,26 @@ class Member:
                 self.replica.beat(self.broker_ms(), now)
             self.replica.synced(self._synced)
             self._note_words(now)
+            self._note_silence(now)
             self._tell()
             self._lag.begin(self._known(), now / 1000)
             self._lag.reach(self.store.position().position.index, now / 1000)
             self.looked(self.figures(now))
         except StorageError as error:
             self.failed(error)
+
+    def _note_silence(self, now: int) -> None:
+        """Say once that the log is not heard, and why; and once that it is again."""
+        silent_ms = self.replica.silent_ms(now)
+        was_heard = not self.unheard
+        self.unheard = ""
+        if silent_ms > UNHEARD_MS:
+            why = self._shared.said or "no answer"
+            self.unheard = f"for {silent_ms // 1000} s: {why}"
+            if was_heard:
+                self._log.warning("cluster_log_silent", f"the log is not heard: {why}")
+        elif not was_heard:
+            self._log.info("cluster_log_heard", "the log is heard")
 
     def _note_words(self, now: int) -> None:
         for name, each in self.replica.members:

@@ -23,7 +23,8 @@ def run_status(options: argparse.Namespace) -> int:
     """Print where a node is; return 0 if somebody leads and the log is heard, else 1."""
     status = _ask(options, {"do": STATUS})
     print_lines(lines(status))
-    return EXIT_OK if status["leader"] and not status["trouble"] else EXIT_FAILED
+    is_well = status["leader"] and not status["trouble"] and not status["unheard"]
+    return EXIT_OK if is_well else EXIT_FAILED
 
 
 def run_promote(options: argparse.Namespace) -> int:
@@ -67,6 +68,8 @@ def lines(status: Mapping[str, str]) -> Iterator[str]:
     width = max((len(each["node"]) for each in members), default=0)
     for each in members:
         yield f"member   {each['node']:{width}}  {_where(each, written)}"
+    if status["unheard"]:
+        yield f"log      NOT HEARD {status['unheard']}"
     if status["trouble"]:
         yield f"trouble  {status['trouble']}"
 

@@ -27,6 +27,7 @@ STATUS: Final[dict[str, str]] = {
     "place": "77",
     "pending": "1",
     "trouble": "",
+    "unheard": "",
     "members": json.dumps([HEARD, {**UNHEARD, "silent_ms": 0}]),
 }
 
@@ -72,7 +73,10 @@ def test_status_says_who_leads_and_how_far_everybody_is(
     ]
 
 
-@pytest.mark.parametrize(("key", "value"), [("leader", ""), ("trouble", "waiting for bob")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("leader", ""), ("trouble", "waiting for bob"), ("unheard", "for 9 s: connection refused")],
+)
 def test_without_a_leader_or_with_a_trouble_the_status_is_1(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
 ) -> None:
