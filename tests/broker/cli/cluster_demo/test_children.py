@@ -1,5 +1,6 @@
 """What the show of a cluster waits for, and how it ends."""
 
+import io
 import os
 import signal
 import socket
@@ -41,10 +42,16 @@ def test_what_does_not_come_is_told_and_a_pipe_sees_no_progress(
     assert capsys.readouterr().out == ""
 
 
-def test_a_terminal_sees_the_seconds_and_then_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+class Terminal(io.StringIO):
+    """What a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_the_seconds_and_then_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    replace_in(monkeypatch, children, "sys", stdout=terminal)
     times = iter((0.0, 0.5, 1.5, 1.6, 2.0))
     replace_in(
         monkeypatch, children, "time", monotonic=lambda: next(times), sleep=lambda seconds: None
@@ -53,7 +60,7 @@ def test_a_terminal_sees_the_seconds_and_then_nothing(
     children.wait_for("Kafka", lambda: next(answers), 60)
     erase = children.ERASE
     shown = f"{erase}... Kafka, 0 s{erase}... Kafka, 1 s{erase}"
-    assert capsys.readouterr().out == shown
+    assert terminal.getvalue() == shown
 
 
 def test_sigterm_ends_the_show_as_ctrl_c_does() -> None:
