@@ -53,7 +53,8 @@ def play(servers: str | None, directory: str | None) -> int:
                 stack.callback(brokers.close)
                 took = brokers.start()
                 servers = brokers.servers
-                say(f"Kafka started          in {took:.1f} s: {servers}")
+                ports = ", ".join(map(str, brokers.ports))
+                say(f"Kafka started          in {took:.1f} s, ports {ports} of 127.0.0.1")
             topic = stack.enter_context(_topic(servers))
             nodes = Nodes(place, servers, topic)
             stack.callback(nodes.close)
