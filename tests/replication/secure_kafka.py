@@ -27,8 +27,8 @@ listener.name.secure.sasl.enabled.mechanisms=SCRAM-SHA-256
 listener.name.secure.scram-sha-256.sasl.jaas.config={jaas}
 listener.name.secure.ssl.keystore.type=PEM
 listener.name.secure.ssl.keystore.location={pem}
-broker.session.timeout.ms=60000
-broker.heartbeat.interval.ms=2000
+{role}.session.timeout.ms=60000
+{role}.heartbeat.interval.ms=2000
 """
 
 
@@ -46,7 +46,7 @@ class SecureKafka(KafkaCluster):
             written = path.read_text()
             (listeners,) = (line for line in written.splitlines() if line.startswith("listeners="))
             more = f"{listeners},SECURE://127.0.0.1:{port}\n"
-            path.write_text(written + more + SETTINGS.format(pem=pem, jaas=JAAS))
+            path.write_text(written + more + SETTINGS.format(pem=pem, jaas=JAAS, role="broker"))
 
     @property
     def secure_servers(self) -> str:

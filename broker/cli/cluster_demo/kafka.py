@@ -27,7 +27,7 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
 auto.create.topics.enable=false
-broker.session.timeout.ms=20000
+{role}.session.timeout.ms=20000
 controller.quorum.fetch.timeout.ms=20000
 controller.quorum.election.timeout.ms=5000
 """
@@ -75,6 +75,7 @@ class Kafka:
                 port=port,
                 controller=ports[BROKERS + node - 1],
                 directory=place,
+                role="broker",
             )
             (place / "server.properties").write_text(text)
 
