@@ -146,12 +146,12 @@ def _play(starter: _Starter, began: float) -> int:
     harbour = Client("harbour")
     harbour.connect(broker.port)
     for number in range(OFFLINE_MESSAGES):
-        _order(harbour, number)
+        order(harbour, number)
     harbour.finish()
     say(f"harbour published      {OFFLINE_MESSAGES} messages, QoS 1 and 2, all acknowledged")
 
     for number in range(OFFLINE_MESSAGES, OFFLINE_MESSAGES + STREAM_MESSAGES):
-        _order(harbour, number)
+        order(harbour, number)
     while len(harbour.acknowledged) < OFFLINE_MESSAGES + KILL_AFTER:
         harbour.step()
     broker.kill()
@@ -171,15 +171,15 @@ def _play(starter: _Starter, began: float) -> int:
     say(f"boat-7 reconnected     session present: {'yes' if boat.session_present else 'NO'}")
     boat.receive_all(quiet_s=QUIET_S)
     boat.disconnect()
-    return _judge(boat, promised, began)
+    return judge(boat, promised, began)
 
 
-def _order(harbour: Client, number: int) -> None:
+def order(harbour: Client, number: int) -> None:
     """Publish order `number`: even ones at QoS 1, odd ones at QoS 2."""
     harbour.publish("orders/boat-7/course", b"%d" % number, 1 + number % 2)
 
 
-def _judge(boat: Client, promised: list[bytes], began: float) -> int:
+def judge(boat: Client, promised: list[bytes], began: float) -> int:
     """Print what was kept and return the exit status."""
     times = Counter(publish.payload for publish in boat.received)
     firsts = list(dict.fromkeys(int(publish.payload) for publish in boat.received))

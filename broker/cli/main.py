@@ -16,7 +16,7 @@ from broker.cli import backend, config, database, health, history, passwd, serve
 from broker.cli.admin import serving, tokens, users
 from broker.cli.administration import clients, cluster, publishing, restart
 from broker.cli.canary import command as canary
-from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
+from broker.cli.command import EXIT_FAILED, EXIT_USAGE, CommandError, Commands, forget_output
 from broker.cli.looking import group, retained, storage, topic, why
 from broker.cli.watching import completion, log, top, trace
 from broker.version import VERSION
@@ -99,6 +99,13 @@ def build_whole_parser() -> argparse.ArgumentParser:
 
 def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser("demo", help="watch a session survive kill -9, in a few seconds")
+    demo.add_argument(
+        "--cluster", action="store_true", help="two nodes and three Kafka brokers; the leader dies"
+    )
+    demo.add_argument("--kafka", metavar="DIR", help="where Kafka is unpacked (KAFKA_HOME)")
+    demo.add_argument(
+        "--servers", metavar="HOST:PORT,...", help="running Kafka brokers, in place of --kafka"
+    )
     demo.set_defaults(run=run_demo)
 
 
@@ -123,7 +130,15 @@ def run_demo(options: argparse.Namespace) -> int:
     """Show with real processes that a session survives kill -9."""
     from broker.cli import demo
 
+    if not options.cluster and (options.kafka or options.servers):
+        raise CommandError("--kafka and --servers are for --cluster: say that, too", EXIT_USAGE)
+    if options.kafka and options.servers:
+        raise CommandError("--kafka and --servers: expected one of them", EXIT_USAGE)
     try:
+        if options.cluster:
+            from broker.cli.cluster_demo import play
+
+            return play.play(options.servers, options.kafka)
         return demo.play()
     except demo.DemoError as problem:
         raise CommandError(str(problem)) from None

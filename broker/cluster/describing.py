@@ -12,6 +12,7 @@ from storage.replicated.replica import LEADS
 
 STATUS: Final = "cluster_status"
 PROMOTE: Final = "cluster_promote"
+SILENT_MS_MAX: Final = 10_000  # of who is to lead; it says every second how far it is
 REQUESTS: Final = frozenset({STATUS, PROMOTE})
 
 
@@ -26,12 +27,13 @@ def status(member: Member) -> Request:
             "read": each.reached,
             "durable": each.durable,
             "heard": True,
+            "silent_ms": member.silent_ms(name),
         }
         for name, each in replica.members
     ]
     heard = {each["node"] for each in members}
     members += [
-        {"node": name, "address": "", "read": 0, "durable": 0, "heard": False}
+        {"node": name, "address": "", "read": 0, "durable": 0, "heard": False, "silent_ms": 0}
         for name in replica.members.names
         if name not in heard and name != member.settings.node
     ]
@@ -45,7 +47,9 @@ def status(member: Member) -> Request:
         "applied": str(reached.position.index),
         "place": str(replica.place),
         "pending": str(member.store.pending),
+        "ready": "yes" if replica.is_warm or replica.role == LEADS else "",
         "trouble": member.trouble,
+        "unheard": member.unheard,
         "members": json.dumps(members),
     }
 
@@ -65,4 +69,7 @@ def successor(member: Member, request: Request) -> str:
     found = dict(replica.members).get(node)
     if found is None:
         raise ControlError(f"{node} was not heard since this node began: it could not take over")
+    silent_ms = member.silent_ms(node)
+    if silent_ms > SILENT_MS_MAX:
+        raise ControlError(f"{node} was last heard {silent_ms // 1000} s ago: is it running?")
     return node

@@ -9,11 +9,13 @@ follower are told), `broker.cluster.committing`.
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Signal
 from threading import Thread
 from typing import Final, Protocol
 
+from broker.cluster.delays import Delay
 from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
@@ -21,7 +23,7 @@ from storage.errors import Recoverable, StorageError
 from storage.replicated import anchors as anchor_rows
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import ReplicatedLog
-from storage.replicated.members import NONCE_BYTES
+from storage.replicated.members import NONCE_BYTES, Presence
 from storage.replicated.overlay import ReplicatedStore
 from storage.replicated.record import Position
 from storage.replicated.replica import (
@@ -39,12 +41,18 @@ from storage.replicated.replica import (
 from storage.time import machine_clocks
 
 TICK_S: Final = 0.1
+UNHEARD_MS: Final = 5000  # after it, an operator is told that nothing is heard of the log
 # How often the database of a node is synced: what it has not synced is read again from the log.
 SYNC_S: Final = 1.0
 
 
 class SharedLog(ReplicatedLog, Protocol):
     """A log whose news wakes an event loop."""
+
+    @property
+    def said(self) -> str:
+        """Return what is wrong with it, in a line; "" = nothing is known to be."""
+        ...
 
     def fileno(self) -> int:
         """Return the descriptor that is readable while there is something to take."""
@@ -61,6 +69,25 @@ class KeptTail(Tail, Protocol):
     @property
     def synced(self) -> int:
         """Return the greatest index that is synced, and still there."""
+        ...
+
+    @property
+    def syncs(self) -> int:
+        """Return how many syncs have ended."""
+        ...
+
+    @property
+    def sync_seconds(self) -> float:
+        """Return how long these took together."""
+        ...
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether it began empty, and `remember` was not called since."""
+        ...
+
+    def remember(self) -> None:
+        """From now on it is the tail of a node that knows all that it ever had. Durable."""
         ...
 
     def truncate_before(self, index: int) -> None:
@@ -116,7 +143,10 @@ class Member:
         self.broker_ms: Callable[[], int] | None = None  # the time of the broker, while it leads
         self.looked: Callable[[ClusterFigures], None] = _nobody  # told of figures, now and then
         self.trouble: str = ""
+        self.unheard: str = ""  # since when the log is not heard, and why; "" = it is heard
         self.terms: int = 0  # how often it began to lead
+        self.commits: Final = Delay()  # from a write of the leader to its commit
+        self._lag: Final = Delay()  # from a record that is known to its being in the database
         self._base: Final = base
         self._log: Final = log
         self._database_synced: Final = database_synced
@@ -125,6 +155,8 @@ class Member:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[Committed] = []  # committed, and not in the database yet
         self._synced: int = 0
+        # What each other member said last, and when this node first had it.
+        self._words: Final[dict[str, tuple[Presence, int]]] = {}
         reached = self.store.position()
         self._tail: Final = make_tail(self._tail_synced, self._tail_failed)
         self._shared: Final = make_log(reached.place)
@@ -137,6 +169,7 @@ class Member:
             at=Anchor(reached.position, reached.place),
             anchors=anchor_rows.load(base),
             now=machine_clocks.boottime_ms(),
+            is_new=self._tail.is_new,
         )
         self._ends: Final = Signal()
         self._syncer: Final = Thread(target=self._sync_base, name="base-sync", daemon=True)
@@ -193,12 +226,31 @@ class Member:
             pending_bytes=store.pending_bytes,
             silent_s=replica.silent_ms(now) / 1000,
             terms=self.terms,
+            lag_records=max(0, self._known() - store.position().position.index),
+            lag_s=self._lag.age(now / 1000),
+            commits=self.commits.count,
+            commit_s=self.commits.seconds,
+            tail_syncs=self._tail.syncs,
+            tail_sync_s=self._tail.sync_seconds,
         )
+
+    def _known(self) -> int:
+        """Return the index of the newest record that this node, or another one, has."""
+        replica = self.replica
+        others = (each.reached[1] for _, each in replica.members)
+        return max(replica.end.index, replica.written, *others)
+
+    def silent_ms(self, node: str) -> int:
+        """Return for how long a member that was heard has said nothing."""
+        self._note_words(now := machine_clocks.boottime_ms())
+        return now - self._words[node][1]
 
     # On the loop.
 
     def _append(self, operations: Sequence[Operation]) -> int:
-        return self.replica.write(operations)
+        index = self.replica.write(operations)
+        self.commits.begin(index, time.monotonic())
+        return index
 
     def _pump(self) -> None:
         """Take what the log has to say."""
@@ -217,13 +269,37 @@ class Member:
             if self.replica.role == LEADS and self.broker_ms is not None:
                 self.replica.beat(self.broker_ms(), now)
             self.replica.synced(self._synced)
+            self._note_words(now)
+            self._note_silence(now)
             self._tell()
+            self._lag.begin(self._known(), now / 1000)
+            self._lag.reach(self.store.position().position.index, now / 1000)
             self.looked(self.figures(now))
         except StorageError as error:
             self.failed(error)
 
+    def _note_silence(self, now: int) -> None:
+        """Say once that the log is not heard, and why; and once that it is again."""
+        silent_ms = self.replica.silent_ms(now)
+        was_heard = not self.unheard
+        self.unheard = ""
+        if silent_ms > UNHEARD_MS:
+            why = self._shared.said or "no answer"
+            self.unheard = f"for {silent_ms // 1000} s: {why}"
+            if was_heard:
+                self._log.warning("cluster_log_silent", f"the log is not heard: {why}")
+        elif not was_heard:
+            self._log.info("cluster_log_heard", "the log is heard")
+
+    def _note_words(self, now: int) -> None:
+        for name, each in self.replica.members:
+            if name not in self._words or self._words[name][0] is not each:
+                self._words[name] = each, now
+
     def _tell(self) -> None:
         replica = self.replica
+        if self._tail.is_new and not replica.is_new:
+            self._tail.remember()  # before a new leader acknowledges anything
         told, replica.told[:] = list(replica.told), []
         for each in told:
             match each:
@@ -258,6 +334,7 @@ class Member:
 
     def _commit(self) -> None:
         """Release what is committed, and bring it to the database."""
+        self.commits.reach(self._waiting[-1].position.index, time.monotonic())
         self.committed(self._waiting[-1].position.index)
         while self._waiting:
             first = self._waiting[0]

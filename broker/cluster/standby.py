@@ -33,7 +33,8 @@ class Standby:
         self._leader: Final = leader
         self._log: Final = log
         self._servers: Final[list[asyncio.Server]] = []
-        self._clients: int = 0
+        # Who is answered, and how to end that.
+        self._clients: Final[dict[asyncio.Task[None], asyncio.StreamWriter]] = {}
         self.answered: int = 0
         self.port: int = 0  # of the first listener, as bound
 
@@ -53,15 +54,24 @@ class Standby:
                 self._servers.append(server)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Listen no more, and end what is open.
+
+        A task that is cancelled with the loop would be reported as an error.
+        """
         for server in self._servers:
             server.close()
         self._servers.clear()
+        for writer in self._clients.values():
+            writer.transport.abort()
+        if self._clients:
+            await asyncio.wait(tuple(self._clients), timeout=CONNECT_S)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._clients += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients[task] = writer
         try:
-            if self._clients <= CLIENTS_MAX:
+            if len(self._clients) <= CLIENTS_MAX:
                 async with asyncio.timeout(CONNECT_S):
                     version = await _connected(reader)
                     if version:
@@ -71,10 +81,10 @@ class Standby:
         except (OSError, TimeoutError):
             pass  # it is gone, or says nothing: there is nobody to tell
         finally:
-            self._clients -= 1
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+            del self._clients[task]
 
     def _refusal(self, version: int) -> bytes:
         leader = self._leader()

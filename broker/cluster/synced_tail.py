@@ -1,12 +1,22 @@
-"""A node's tail with the thread that syncs it. Read next: `storage.replicated.tail_syncer`."""
+"""A node's tail with the thread that syncs it, and whether it is the one that the node always had.
 
+A file beside the tail says that it is not: the node began with an empty database, or with a copy of
+another one's, and may have acknowledged before what it does not know now. It is there before the
+tail is made, and until the node knows what a leader has. Read next:
+`storage.replicated.tail_syncer`.
+"""
+
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.errors import StorageError
+from storage.errors import StorageError, Unrecoverable
+from storage.local.slot_file import sync_directory
 from storage.replicated.tail import Tail
 from storage.replicated.tail_syncer import TailSyncer
+
+NEW: Final = ".new"  # behind the name of the tail
 
 
 class SyncedTail:
@@ -16,14 +26,45 @@ class SyncedTail:
         self, path: Path, on_synced: Callable[[], None], on_failure: Callable[[StorageError], None]
     ) -> None:
         """Open it; raises `StorageError`. Both are called on the thread."""
+        self._mark: Final = path.with_name(path.name + NEW)
+        self.is_new: bool = self._find_out(path)
         self._tail: Final = Tail(path)
         self._syncer: Final = TailSyncer(self._tail, on_synced, on_failure)
         self._is_closed: bool = False
+
+    def _find_out(self, path: Path) -> bool:
+        try:
+            if not path.exists():
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.close(os.open(self._mark, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                sync_directory(path.parent)
+            return self._mark.exists()
+        except OSError as problem:
+            raise Unrecoverable(f"{self._mark}: {problem.strerror}") from None
+
+    def remember(self) -> None:
+        """The node knows what a leader has, and keeps that: durable on return."""
+        try:
+            self._mark.unlink(missing_ok=True)
+            sync_directory(self._mark.parent)
+        except OSError as problem:
+            raise Unrecoverable(f"{self._mark}: {problem.strerror}") from None
+        self.is_new = False
 
     @property
     def synced(self) -> int:
         """Return the greatest index that is synced, and still there."""
         return self._tail.synced
+
+    @property
+    def syncs(self) -> int:
+        """Return how many syncs have ended."""
+        return self._syncer.syncs
+
+    @property
+    def sync_seconds(self) -> float:
+        """Return how long these took together."""
+        return self._syncer.sync_seconds
 
     def append(self, index: int, data: bytes) -> None:
         """Keep a record, and have it synced. Raises `Recoverable` where there is no room."""

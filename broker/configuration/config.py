@@ -23,6 +23,7 @@ from session.settings import Settings
 # What is written in a table that there may be several of.
 Table: TypeAlias = Endpoint | Backend | WrittenRule
 
+FSYNC: Final = "fsync"
 LOOPBACK_HOSTS: Final = frozenset({"localhost", "::1"})
 
 
@@ -35,7 +36,7 @@ class Shell:
 
     def __init__(self) -> None:
         self.data_dir: str = "holdfast-data"
-        self.durability: str = "fsync"
+        self.durability: str = FSYNC
         self.rest_max_ms: int = 2  # of the loop after a tick, 0 = never (`broker.loop.pace`)
         # Free space below which new durable state is refused, None = the default of
         # `storage.local.disk_space`. The ballast file is deleted on a full disk: to open the
@@ -157,6 +158,11 @@ class Config:
         self._check_admin()
         for problem in self.cluster.problems():
             raise ConfigError(problem)
+        if self.cluster.is_replicated and shell.durability != FSYNC:
+            raise ConfigError(
+                f"storage.durability = {shell.durability!r}: expected {FSYNC!r}, or nothing, with "
+                'storage.backend = "kafka": an acknowledgement waits for the log and this disk'
+            )
         if self.cluster.is_replicated:
             shell.history_cluster = self.cluster.topic
             self.settings.member = self.cluster.node or ""

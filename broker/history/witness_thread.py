@@ -108,6 +108,8 @@ class WitnessThread:
             self._thread.join(JOIN_S)
             if self._thread.is_alive():
                 self._log.warning("history_witness_failed", "its volume hangs: it stays behind")
+        elif self._file is not None:
+            self._file.close()
 
     def _publish(self) -> None:
         self._news = tuple(self._marks[boot] for boot in sorted(self._marks))

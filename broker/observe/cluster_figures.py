@@ -24,6 +24,12 @@ class ClusterFigures:
     pending_bytes: int
     silent_s: float  # since the end of the log was heard last
     terms: int  # how often it began to lead
+    lag_records: int = 0  # that a node has read and this database lacks
+    lag_s: float = 0.0  # since the oldest of these is known
+    commits: int = 0  # batches of the leader that are committed
+    commit_s: float = 0.0  # sum, from write to commit
+    tail_syncs: int = 0
+    tail_sync_s: float = 0.0  # sum
 
 
 def families(figures: ClusterFigures) -> Iterable[Metric]:
@@ -32,9 +38,14 @@ def families(figures: ClusterFigures) -> Iterable[Metric]:
     for name in ROLES:
         role.add_metric([name], figures.role == name)
     yield role
-    terms = CounterMetricFamily(PREFIX + "terms", "Times that this process began to lead")
-    terms.add_metric([], figures.terms)
-    yield terms
+    for name, what, value in (
+        ("terms", "Times that this process began to lead", figures.terms),
+        ("commits", "Batches of the leader that were committed", figures.commits),
+        ("commit_seconds", "Sum of the times from their writing to that", figures.commit_s),
+        ("tail_syncs", "Syncs of this node's tail", figures.tail_syncs),
+        ("tail_sync_seconds", "Sum of their durations", figures.tail_sync_s),
+    ):
+        yield CounterMetricFamily(PREFIX + name, what, value=value)
     for name, what, value in (
         ("has_leader", "1 while this node knows who leads", figures.has_leader),
         ("epoch", "Number of the leader's term", figures.epoch),
@@ -43,6 +54,12 @@ def families(figures: ClusterFigures) -> Iterable[Metric]:
         ("durable_index", "Last record to which its database is synced", figures.durable),
         ("pending_batches", "Batches of the leader not committed", figures.pending_batches),
         ("pending_bytes", "Bytes of these", figures.pending_bytes),
+        (
+            "lag_records",
+            "Records that a node has read and this database lacks",
+            figures.lag_records,
+        ),
+        ("lag_seconds", "Since the oldest of these is known", figures.lag_s),
         ("silent_seconds", "Since the end of the log was heard last", figures.silent_s),
     ):
         yield GaugeMetricFamily(PREFIX + name, what, value=value)

@@ -35,6 +35,11 @@ def make(cluster: ClusterOptions) -> bool:
     return topic.create_topic(access(cluster), cluster.topic, cluster.replicas)
 
 
+def delete(cluster: ClusterOptions) -> None:
+    """Delete the topic. Raises `topic.TopicError`."""
+    topic.delete_topic(access(cluster), cluster.topic)
+
+
 def problems(cluster: ClusterOptions, *, is_new: bool = False) -> list[str]:
     """Return a line for each setting that is wrong. Raises `topic.TopicError`."""
     return topic.check_topic(access(cluster), cluster.topic, cluster.replicas, is_new=is_new)

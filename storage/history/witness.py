@@ -11,6 +11,8 @@ is: magic, write count, length and CRC32 of what follows, then JSON. Read next:
 `broker.history.witness_thread`, which writes it, `storage.history.chain`.
 """
 
+import errno
+import fcntl
 import json
 import os
 import struct
@@ -76,7 +78,9 @@ class WitnessFile:
     """The file of a running broker."""
 
     def __init__(self, path: str | Path, node: str) -> None:
-        """Open or create the file. Raises `WitnessError`, also if it is another node's.
+        """Open or create the file, and lock it.
+
+        Raises `WitnessError`, also if it is another node's, or another process writes it.
 
         A file that is damaged is taken for a new one, and `damage` says so.
         """
@@ -85,6 +89,7 @@ class WitnessFile:
         self._file = -1
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock(path)
             if os.fstat(self._file).st_size == 0:
                 os.pwrite(self._file, bytes(2 * SLOT_BYTES), 0)
                 os.fsync(self._file)
@@ -106,6 +111,18 @@ class WitnessFile:
             self.close()
             raise WitnessError(f"{path}: the witness of node {witness.node!r}, expected {node!r}")
         self.witness = witness
+
+    def _lock(self, path: str | Path) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise WitnessError(
+                f"{path}: another broker writes it: each one needs a witness of its own"
+            ) from None
+        except OSError as problem:
+            if problem.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                raise  # else its file system has no locks
 
     def write(self, marks: Sequence[Mark]) -> None:
         """Write the marks of the last starts, the newest last. Syncs; durable on return.

@@ -22,6 +22,7 @@ TWINS_MIN: Final = 3
 # How far a chain of records reaches: epoch and index. The epoch counts first: what an old leader
 # wrote to its own tail may be long, and none of it may ever have counted.
 Reach: TypeAlias = tuple[int, int]
+NOTHING: Final[Reach] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class Presence:
     """What a node says of itself."""
 
     nonce: bytes  # of its process
-    longest: Reach  # its last record, those that it only has in its own tail included
+    # Its last record, those that it only has in its own tail included. `NOTHING`: it began with
+    # nothing, or with a copy, so it may have known more than it has now.
+    longest: Reach
     reached: Reach  # its last record that it has read from the log
     durable: int  # the index to which its database is synced
     address: str  # where clients find it, "" = nobody said
@@ -104,6 +107,10 @@ class Members:
         if self._first_word is None:
             return list(self._members)
         return [name for name in self._members if name != self._node and name not in self.heard]
+
+    def forgetful(self) -> list[str]:
+        """Return the members that began with nothing or a copy: nobody knows what they had."""
+        return sorted(name for name, each in self.heard.items() if each.longest == NOTHING)
 
     def ahead_of(self, longest: Reach) -> list[str]:
         """Return the members whose records reach further than `longest`, counted or not."""

@@ -35,7 +35,7 @@ from storage.replicated.log_port import (
     Shrunk,
     Unknown,
 )
-from storage.replicated.members import Members, Presence, Reach
+from storage.replicated.members import NOTHING, Members, Presence, Reach
 from storage.replicated.record import (
     BATCH,
     CHAINED,
@@ -182,12 +182,14 @@ class Replica:
         at: Anchor,
         anchors: Iterable[Anchor] = (),
         now: int,
+        is_new: bool = False,
     ) -> None:
         """`at` is where the database is, `anchors` are those that were remembered, oldest first.
 
         The log is read from the last of them on that is not behind `at`: its place was right when
-        the log shrank last, that of `at` need not be. `nonce` is new for each process.
-        `now` is a clock in milliseconds that never goes back.
+        the log shrank last, that of `at` need not be. `nonce` is new for each process. `is_new`:
+        the database is empty or a copy; the tail that went with the one before is gone. `now` is a
+        clock in milliseconds that never goes back.
         """
         self.settings: Final = settings
         self.role: str = FOLLOWS
@@ -197,6 +199,8 @@ class Replica:
         self.place: int = at.place  # of the record that ends `log_end`
         self.members: Final = Members(settings.node, settings.members, nonce)
         self.is_warm: bool = False  # was a leader heard since this process began?
+        # May it have known more than it has now? Until it has heard what a leader has.
+        self.is_new: bool = is_new
         self.is_stalled: bool = False  # leads, and does not hear the log
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
@@ -271,7 +275,12 @@ class Replica:
     @property
     def longest(self) -> Reach:
         """Return how far the records of this node reach, those of its own tail included."""
-        return _reach(self._longest)
+        return NOTHING if self.is_new else _reach(self._longest)
+
+    @property
+    def _is_young(self) -> bool:
+        """Whether nothing was ever written in this log, as far as this node knows."""
+        return self._longest.index == self._longest.epoch  # of nothing but claims
 
     # What the log says.
 
@@ -349,6 +358,7 @@ class Replica:
         # Only this tells that somebody leads: what continues the chain may be sent again by others.
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
         self.is_warm = self.is_warm or (has_all and record.node != self.settings.node)
+        self.is_new = self.is_new and not self.is_warm
 
     def _count(self, record: Record, data: bytes, place: int, now: int) -> None:
         """Take a record that counts in the log."""
@@ -446,6 +456,7 @@ class Replica:
         if now - self._heard_end > HEARD_GAP_MS:
             self._quiet_since = now  # the leader may have said something that was not read yet
         self._heard_end = now
+        self.is_new = self.is_new and not self._is_young  # there was nothing to be known
         self._is_clear = self._has_won and self.log_end == self.end
         self._lead_if_clear(now)
         if self._has_shrunk and self.role == LEADS:
@@ -461,7 +472,7 @@ class Replica:
         if not self._is_clear or self._unapplied:
             return
         self.role = LEADS
-        self._has_won = self._is_clear = False
+        self._has_won = self._is_clear = self.is_new = False
         self._written = self.end
         silent_ms = now - self._leader_said if self.leader_ms else 0
         self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms))
@@ -711,17 +722,30 @@ class Replica:
         if self.is_warm:
             ahead = self.members.have_read_beyond(_reach(self.end))
         else:
-            ahead = self.members.ahead_of(self.longest)
+            ahead = self.members.ahead_of(_reach(self._longest))
         if ahead:
             self._say(f"waiting for {', '.join(ahead)}, which has more records than this node")
             return False
-        missing = [] if self.is_warm else self.members.missing()
+        return self.is_warm or self._has_heard_all()
+
+    def _has_heard_all(self) -> bool:
+        """Return whether every member has said how far its records go, and knew it."""
+        missing = self.members.missing()
         if missing:
             self._say(
                 f"nobody leads, and {', '.join(missing)} was not heard since this node began: it "
                 "may have acknowledged more. Start it, or start this node with --accept-data-loss"
             )
-        return not missing
+            return False
+        forgetful = [] if self._is_young else self.members.forgetful()
+        if self.is_new:
+            forgetful.append(self.settings.node)
+        if forgetful:
+            self._say(
+                f"nobody leads, and {', '.join(forgetful)} began with a copy or with nothing: it "
+                "may have acknowledged more. Start the node that has most with --accept-data-loss"
+            )
+        return not forgetful
 
     def _claim(self, now: int) -> None:
         """Append what the log lacks, and a claim behind it. It counts if nobody was faster."""

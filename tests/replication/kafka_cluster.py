@@ -51,10 +51,12 @@ log.initial.task.delay.ms=1000
 class KafkaCluster:
     """Three brokers, over any number of starts; a broker is named by its number, 1 to 3."""
 
-    def __init__(self, directory: Path, *, java: Sequence[str] = JAVA) -> None:
+    def __init__(
+        self, directory: Path, brokers: int = BROKERS, *, java: Sequence[str] = JAVA
+    ) -> None:
         self._directory: Final = directory
         self._java_command: Final = java
-        self.ports: Final = {node: free_port() for node in range(1, BROKERS + 1)}
+        self.ports: Final = {node: free_port() for node in range(1, brokers + 1)}
         controllers = {node: free_port() for node in self.ports}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
         for node, port in self.ports.items():
@@ -165,7 +167,7 @@ class KafkaCluster:
             partitions = [
                 each for topic in found.topics.values() for each in topic.partitions.values()
             ]
-            return len(found.brokers) == BROKERS and all(
+            return len(found.brokers) == len(self.ports) and all(
                 len(each.isrs) == len(each.replicas) and each.leader > 0 for each in partitions
             )
         return False
@@ -197,7 +199,7 @@ class KafkaCluster:
         config = {"min.insync.replicas": "2"}
         config |= {name.replace("_", "."): value for name, value in settings.items()}
         new = admin.NewTopic(topic, partitions, replicas, config=config)
-        _insist(lambda: self.admin.create_topics([new])[topic], EXISTS)
+        insist(lambda: self.admin.create_topics([new])[topic], EXISTS)
         self.until_there(topic)
         return topic
 
@@ -212,7 +214,7 @@ class KafkaCluster:
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
-        _insist(lambda: self.admin.delete_topics([topic])[topic], UNKNOWN)
+        insist(lambda: self.admin.delete_topics([topic])[topic], UNKNOWN)
         _until(lambda: self._is_gone(topic), PATIENCE_S, "the topic stays")
 
     def _is_gone(self, topic: str) -> bool:
@@ -223,7 +225,7 @@ class KafkaCluster:
     def delete_before(self, topic: str, place: int) -> None:
         """Delete the records before `place`."""
         wanted = kafka.TopicPartition(topic, 0, place)
-        _insist(lambda: self.admin.delete_records([wanted])[wanted])
+        insist(lambda: self.admin.delete_records([wanted])[wanted])
 
     def values(self, topic: str) -> list[bytes]:
         """Return all that a topic holds, in order."""
@@ -250,7 +252,7 @@ class KafkaCluster:
         raise AssertionError(f"topic {topic} has no end")
 
 
-def _insist(call: Any, *done: int) -> None:
+def insist(call: Any, *done: int) -> None:
     """Ask until it is done: what a client asks may end with its connection."""
     deadline = time.monotonic() + PATIENCE_S
     while True:

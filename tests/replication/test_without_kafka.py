@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.main import main
 from broker.cluster.describing import STATUS
 from broker.operations.control_socket import ask
 from tests.durability.process import BrokerProcess, free_port, holdfast, http_get
@@ -41,3 +42,12 @@ def test_it_answers_while_kafka_is_away_and_ends_when_told(node: BrokerProcess) 
     RawClient(node.port, "c", version=5).connect(reason=0x88)
     RawClient(node.port, "c", version=4).connect(reason=3)
     assert node.stop(PATIENCE_S) == 0
+
+
+def test_a_follower_makes_a_backup(node: BrokerProcess, tmp_path: Path) -> None:
+    backup = ("db", "backup", str(tmp_path / "copy.tar"), "--data-dir", str(node.data_dir))
+    assert main(backup) == 0
+    assert '"checkpoint"' in node.log()
+    assert (
+        main(("db", "restore", str(tmp_path / "copy.tar"), "--data-dir", str(tmp_path / "n"))) == 0
+    )

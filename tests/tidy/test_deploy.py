@@ -1,6 +1,7 @@
 """What deploy/ hands to operators fits the program it is for."""
 
 import configparser
+import json
 import re
 import shlex
 import tomllib
@@ -106,6 +107,29 @@ def test_the_dashboard_shows_every_metric_of_the_stores() -> None:
     wanted = {name for name in metric_names() if name.startswith(f"{PREFIX}backend_")}
     shown = set(re.findall(rf"\b{PREFIX}backend_\w+", text))
     assert shown == {name for name in wanted if f"{name}_bucket" not in wanted}
+
+
+def test_the_dashboard_shows_a_cluster() -> None:
+    text = (DEPLOY / "grafana" / "holdfast.json").read_text()
+    shown = set(re.findall(rf"\b{PREFIX}cluster_\w+", text))
+    wanted = {name for name in metric_names() if name.startswith(f"{PREFIX}cluster_")}
+    assert shown == wanted - {f"{PREFIX}cluster_pending_bytes"}
+
+
+def test_no_panel_of_the_dashboard_covers_another_or_has_its_number() -> None:
+    panels = json.loads((DEPLOY / "grafana" / "holdfast.json").read_text())["panels"]
+    ids = [panel["id"] for panel in panels]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {
+            (at["x"] + across, at["y"] + down)
+            for across in range(at["w"])
+            for down in range(at["h"])
+        }
+        assert at["x"] + at["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
 
 
 def test_the_list_of_metrics_in_the_documents_is_complete() -> None:

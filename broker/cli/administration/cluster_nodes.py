@@ -7,45 +7,78 @@ Asks the node whose data directory it is given, by its control socket. Read next
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.administration.asking import ask_broker
-from broker.cli.command import EXIT_FAILED, EXIT_OK, print_lines
+from broker.cli.command import EXIT_FAILED, EXIT_OK, CommandError, load_config, print_lines
+
+if TYPE_CHECKING:
+    from broker.operations.control_socket import Request
 
 STATUS = "cluster_status"
 PROMOTE = "cluster_promote"
+SILENT_MS_MAX: Final = 5000  # a node says every second where it is
 
 
 def run_status(options: argparse.Namespace) -> int:
     """Print where a node is; return 0 if somebody leads and the log is heard, else 1."""
-    status = ask_broker(options, {"do": STATUS})
+    status = _ask(options, {"do": STATUS})
     print_lines(lines(status))
-    return EXIT_OK if status["leader"] and not status["trouble"] else EXIT_FAILED
+    is_well = status["leader"] and not status["trouble"] and not status["unheard"]
+    return EXIT_OK if is_well else EXIT_FAILED
 
 
 def run_promote(options: argparse.Namespace) -> int:
     """Have another node lead."""
-    answer = ask_broker(options, {"do": PROMOTE, "node": options.node})
-    print_lines([f"{answer['leader']} leads from now on; this node commits everything first"])
+    leader = _ask(options, {"do": PROMOTE, "node": options.node})["leader"]
+    print_lines(
+        [f"{leader} is to lead as soon as this node has committed everything; see cluster status"]
+    )
     return EXIT_OK
+
+
+def _ask(options: argparse.Namespace, request: "Request") -> "Request":
+    """Return the answer of the node. Raises `CommandError`."""
+    from broker.operations.control_socket import ControlError, Unanswered, ask
+    from storage.local.data_directory import is_in_use
+
+    data_dir = load_config(options).shell.data_dir
+    try:
+        return ask(data_dir, request)
+    except Unanswered as problem:
+        if is_in_use(data_dir):
+            raise CommandError(str(problem)) from None
+        raise CommandError(
+            f"no broker runs on data directory {data_dir}: expected that of a node on this "
+            "machine, with -c FILE or --data-dir DIR"
+        ) from None
+    except ControlError as problem:
+        raise CommandError(str(problem)) from None
 
 
 def lines(status: Mapping[str, str]) -> Iterator[str]:
     """Yield what a person reads of a node."""
     yield f"node     {status['node']}, {status['role']}"
     yield f"leader   {status['leader'] or 'nobody'}, term {status['epoch']}"
-    behind = int(status["written"]) - int(status["applied"])
-    yield (
-        f"records  read {status['read']}, applied {status['applied']} ({behind} behind), "
-        f"{status['pending']} batches not committed"
-    )
-    if status["trouble"]:
-        yield f"trouble  {status['trouble']}"
+    written = int(status["written"])
+    behind = written - int(status["applied"])
+    yield f"records  read {status['read']}, applied {status['applied']} ({behind} behind)"
+    if int(status["pending"]):
+        yield f"         {status['pending']} batches are not committed yet"
     members = json.loads(status["members"])
     width = max((len(each["node"]) for each in members), default=0)
     for each in members:
-        if each["heard"]:
-            where = each["address"] or "no address"
-            said = f"read {each['read']}, durable {each['durable']}, {where}"
-        else:
-            said = "not heard since this node began"
-        yield f"member   {each['node']:{width}}  {said}"
+        yield f"member   {each['node']:{width}}  {_where(each, written)}"
+    if status["unheard"]:
+        yield f"log      NOT HEARD {status['unheard']}"
+    if status["trouble"]:
+        yield f"trouble  {status['trouble']}"
+
+
+def _where(member: Mapping[str, Any], written: int) -> str:
+    if not member["heard"]:
+        return "not heard since this node began"
+    if member["silent_ms"] > SILENT_MS_MAX:
+        return f"NOT HEARD for {member['silent_ms'] // 1000} s; it had read {member['read']}"
+    behind = max(0, written - member["read"])
+    where = member["address"] or "no address for clients"
+    return f"read {member['read']} ({behind} behind), on disk to {member['durable']}, {where}"

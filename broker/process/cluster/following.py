@@ -23,6 +23,7 @@ from broker.network.listeners import ListenError
 from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.metrics import MetricsServer, Status
 from broker.observe.structured_log import Log
+from broker.operations import checkpoint
 from broker.operations.control_socket import ControlError, ControlServer, Request
 from broker.process.open import OpenBroker, StartError
 from broker.process.systemd import notify
@@ -30,6 +31,7 @@ from session.counters import Counters
 from storage.errors import StorageError
 from storage.local.data_directory import DataDirectory
 from storage.local.opening import OpenDatabase, open_database
+from storage.local.rocks import RocksStore
 from storage.replicated.replica import Leads, Settings
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
@@ -55,7 +57,7 @@ async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead 
         member = stack.enter_context(closing(_member(config, log, directory, opened)))
     except StorageError as problem:
         raise StartError(str(problem)) from None
-    following = Following(config, log, member)
+    following = Following(config, log, member, opened.store)
     leads = await following.run()
     if leads is None:
         return None
@@ -76,10 +78,11 @@ def open_broker(
 class Following:
     """One stretch of following."""
 
-    def __init__(self, config: Config, log: Log, member: Member) -> None:
+    def __init__(self, config: Config, log: Log, member: Member, store: RocksStore) -> None:
         self._config: Final = config
         self._log: Final = log
         self._member: Final = member
+        self._store: Final = store
         self._status: Final = Status()
 
     async def run(self) -> Leads | None:
@@ -149,6 +152,15 @@ class Following:
         """Answer what can be asked of a node that does not lead."""
         if request.get("do") == describing.STATUS:
             return describing.status(self._member)
+        if request.get("do") == "checkpoint":  # on the loop, between two batches
+            done = checkpoint.answer(self._store, request)
+            self._log.info(
+                "checkpoint",
+                "a copy of the database was made",
+                directory=request["directory"],
+                milliseconds=int(done["milliseconds"]),
+            )
+            return done
         leader = self._member.replica.leader or "nobody"
         raise ControlError(f"this node follows; {leader} leads: ask there")
 

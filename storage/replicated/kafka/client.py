@@ -81,6 +81,17 @@ def _password(access: Access) -> str:
         raise OSError(f"password_file {access.password_file}: {problem.strerror}") from None
 
 
+def is_refusal(error: KafkaError) -> bool:
+    """Return whether a server does not let this node in, or shows a wrong certificate.
+
+    That does not go away by asking again, unless somebody changes the file of the password. The
+    same codes tell of connections that were lost meanwhile.
+    """
+    if error.code() == KafkaError._AUTHENTICATION:
+        return "Local:" not in error.str()
+    return error.code() == KafkaError._SSL and "certificate" in error.str()
+
+
 def cause(problem: KafkaException | SystemError) -> KafkaException:
     """Return the error that ended a client.
 

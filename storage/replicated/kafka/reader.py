@@ -38,6 +38,8 @@ STUCK_MS: Final = 5000
 # What a new leader adds shows that it has what was read before. If it adds nothing for so long, a
 # new consumer is asked to compare.
 CHECK_MS: Final = 1000
+# So long no server answers, and one has refused this node, until it comes with new clients.
+REFUSED_MS: Final = 3000
 NO_EPOCH: Final = -1
 WHERE_UNKNOWN: Final = -1  # of a cut: who reads on finds out, by the records that are there
 
@@ -58,13 +60,13 @@ class Reader:
 
     def __init__(
         self, access: client.Access, topic: str, place: int, inbox: Inbox,
-        clock: Callable[[], int], on_other_topic: Callable[[str], None],
+        clock: Callable[[], int], renew: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._access: Final = access
         self._topic: Final = topic
         self._inbox: Final = inbox
         self._clock: Final = clock
-        self._on_other_topic: Final = on_other_topic
+        self._renew: Final = renew  # has another producer appended, and told why
         self._lock: Final = threading.Lock()  # for what answers of the watch change
         self._position = place  # of the next record
         self._epoch = NO_EPOCH  # the newest that a record or an answer had
@@ -81,6 +83,8 @@ class Reader:
         self._is_over = False  # `Missing` was told
         self._moved_ms = clock()  # when a record was read, or nothing was there to be read
         self._said = ""
+        self._refusal = ""  # why a server has not let this node in, if none has answered since
+        self._answered_ms = clock()  # when a server has answered last, or all clients were made
         self._consumer: Consumer | None = None
         self.watch: Final = Watch(access, topic, clock, self._hear_end)
         self._ending: Final = threading.Event()
@@ -113,7 +117,7 @@ class Reader:
     @property
     def said(self) -> str:
         """What is wrong, in a line; "" = nothing is known to be."""
-        return self.watch.said or self._said
+        return self._refusal or self.watch.said or self._said
 
     # The thread
 
@@ -137,6 +141,8 @@ class Reader:
             self._ending.wait(POLL_S)
         elif not self._is_wrong:
             self._read()
+        if self._refusal and self._clock() - self._answered_ms > REFUSED_MS:
+            self._come_again()
         self.watch.ask(self._position, is_wrong=self._is_wrong)
         if self._is_over:
             return
@@ -150,6 +156,16 @@ class Reader:
         elif self._is_behind and self._clock() - self._moved_ms > STUCK_MS:
             self._moved_ms = self._clock()
             self._disconnect()
+
+    def _come_again(self) -> None:
+        """Make all clients anew: no server lets this node in, and its password is read for each.
+
+        As long as one of them answers, a wrong certificate of another one changes nothing.
+        """
+        self._answered_ms = self._clock()
+        self._renew(self._refusal)
+        self._disconnect()
+        self.watch.renew()
 
     def _connect(self) -> bool:
         try:
@@ -185,6 +201,8 @@ class Reader:
 
     def _note(self, error: KafkaError) -> None:
         self._said = client.text(error)
+        if client.is_refusal(error):
+            self._refusal = self._said
 
     def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -245,6 +263,9 @@ class Reader:
 
     def _hear_end(self, end: End) -> None:
         """Take an answer of the leader. Runs on a thread of the watch."""
+        self._answered_ms = self._clock()
+        if self._refusal:
+            self._said = self._refusal = ""
         with self._lock:
             if end.epoch < self._epoch:
                 self._is_wrong |= end.offset < self._position
@@ -287,7 +308,7 @@ class Reader:
             return
         event, place, epoch = second
         if self._is_other:
-            self._on_other_topic(f"topic {self._topic} was deleted and made again")
+            self._renew(f"topic {self._topic} was deleted and made again")
         with self._lock:
             if self._wanted is not None:
                 return

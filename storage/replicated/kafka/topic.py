@@ -26,6 +26,7 @@ TRIES: Final = 3  # a question may end with its connection
 TIMEOUT_S: Final = 30.0
 SOCKET_MS: Final = 10_000
 AGAIN_S: Final = 0.1
+REFUSED_S: Final = 3.0  # for another server to answer, when one does not let this node in
 NOT_HEARD: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 RETRIED: Final = frozenset(
     {KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT, KafkaError.NOT_CONTROLLER}
@@ -67,6 +68,12 @@ def create_topic(
             return False
         raise
     return True
+
+
+def delete_topic(access: client.Access, topic: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Delete the topic. Raises `TopicError`."""
+    asking = _Asking(access, topic)
+    asking.ask(lambda admin: admin.delete_topics([topic], request_timeout=timeout_s)[topic])
 
 
 def check_topic(
@@ -149,6 +156,7 @@ class _Asking:
     def __init__(self, access: client.Access, topic: str) -> None:
         self._about: Final = f"{', '.join(access.servers)}: topic {topic}"
         self._said = ""
+        self._refused_at: float | None = None  # when this node was not let in, if it was
         try:
             settings = client.settings(access)
             settings |= {"socket.timeout.ms": SOCKET_MS, "error_cb": self._note}
@@ -157,6 +165,10 @@ class _Asking:
             raise TopicError(client.text(problem)) from None
 
     def _note(self, error: KafkaError) -> None:
+        if client.is_refusal(error):
+            self._refused_at = self._refused_at or time.monotonic()
+        elif self._refused_at is not None:
+            return  # what comes of that says less
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._said:
             self._said = client.text(error)
 
@@ -164,7 +176,7 @@ class _Asking:
         """Return the answer. Raises `TopicError`."""
         for left in reversed(range(TRIES)):
             try:
-                return call(self._admin).result()
+                return self._result(call(self._admin))
             except KafkaException as problem:
                 self._admin.poll(0)  # it may say why
                 error = problem.args[0]
@@ -174,3 +186,14 @@ class _Asking:
                         f"{self._about}: {why or client.text(problem)}", error.code()
                     ) from None
         raise AssertionError("unreachable")
+
+    def _result(self, future: "Future[Any]") -> Any:
+        """Return the answer, or give up soon if no server lets this node in."""
+        while True:
+            try:
+                return future.result(AGAIN_S)
+            except TimeoutError:
+                self._admin.poll(0)
+            since = self._refused_at
+            if since is not None and time.monotonic() - since > REFUSED_S:
+                raise _Refused(f"{self._about}: {self._said}", KafkaError._AUTHENTICATION)

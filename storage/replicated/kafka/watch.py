@@ -71,6 +71,11 @@ class Watch:
             self._admin = AdminClient(client.settings(self._access), logger=client.UNHEARD)
         return self._admin
 
+    def renew(self) -> None:
+        """Ask by another client from now on; what this one was asked may never be answered."""
+        self._admin = None
+        self._is_asking = self._is_asking_id = self._is_deleting = False
+
     def ask(self, position: int, *, is_wrong: bool) -> None:
         """Ask what is due. `position`: what is read next. `is_wrong`: something does not fit."""
         now = self._clock()

@@ -29,7 +29,7 @@ def received(*numbers: int) -> Client:
 def judge(boat: Client, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(demo, "OFFLINE_MESSAGES", 2)
     monkeypatch.setattr(demo, "STREAM_MESSAGES", 2)
-    return demo._judge(boat, [b"0", b"1"], time.monotonic())
+    return demo.judge(boat, [b"0", b"1"], time.monotonic())
 
 
 @pytest.mark.full  # starts brokers

@@ -34,6 +34,7 @@ class Line:
 
     def __init__(self, log: Log, place: int) -> None:
         self.is_cut: bool = False  # nothing goes out or comes in
+        self.said: str = ""
         self._log: Final = log
         self._place: int = place
         self._acks: list[Event] = []
@@ -95,6 +96,9 @@ class Kept:
     def __init__(self, synced: Callable[[], None], failed: Callable[[StorageError], None]) -> None:
         self.records: Final[dict[int, bytes]] = {}
         self.synced: int = 0
+        self.is_new: bool = True
+        self.syncs: int = 0
+        self.sync_seconds: float = 0.0
         self._synced: Final = synced
 
     def append(self, index: int, data: bytes) -> None:
@@ -112,6 +116,10 @@ class Kept:
     def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
         """Return records."""
         yield from [(each, self.records[each]) for each in sorted(self.records) if each >= index]
+
+    def remember(self) -> None:
+        """Be that of a node that knows everything."""
+        self.is_new = False
 
     def truncate_before(self, index: int) -> None:
         """Forget records that the database has."""

@@ -8,7 +8,20 @@ from broker.cluster.committing import ReplicatedCommitter
 from broker.cluster.member import Member
 from storage.errors import Recoverable
 from storage.replicated.replica import LEADS, Deposed
+from storage.time import machine_clocks
 from tests.broker.cluster.town import FAMILY, NAMES, Town, until
+
+
+class Told:
+    """A log of a process that keeps the names of its lines."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+
+    def warning(self, event: str, text: str, **fields: object) -> None:
+        self._told.append(event)
+
+    info = warning
 
 
 def commits(member: Member) -> tuple[ReplicatedCommitter, "asyncio.Queue[int]"]:
@@ -24,6 +37,7 @@ def test_one_leads_and_its_batches_reach_all(town: Town) -> None:
         async with asyncio.timeout(30):
             name, _ = await town.led.get()
             leader = town.members[name]
+            assert not leader._tail.is_new
             committer, durable = commits(leader)
             leader.store.write([(FAMILY, b"key", b"value")])
             committer.request(1)
@@ -46,6 +60,27 @@ def test_a_request_without_a_write_is_durable_once_all_before_is(town: Town) -> 
             committer, durable = commits(town.members[name])
             committer.request(7)
             assert await durable.get() == 7
+
+    asyncio.run(run())
+
+
+def test_why_a_log_is_not_heard_is_told_once_and_its_end(town: Town) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            await town.elect()
+            member, line = town.members["bob"], town.line("bob")
+            told: list[str] = []
+            member._log = Told(told)  # type: ignore[assignment,misc]
+            line.said = "connection refused"
+            now = machine_clocks.boottime_ms() + 7500
+            member._note_silence(now)
+            member._note_silence(now + 1000)
+            assert member.unheard.startswith("for ")
+            assert member.unheard.endswith(" s: connection refused")
+            assert told == ["cluster_log_silent"]
+            line.wake()
+            await until(lambda: not member.unheard)
+            assert told == ["cluster_log_silent", "cluster_log_heard"]
 
     asyncio.run(run())
 

@@ -13,6 +13,7 @@ from mqtt.decoder import Decoder
 from mqtt.encoder import encode
 from mqtt.packets import V4, V5, Connack, Connect
 from mqtt.reasons import SERVER_UNAVAILABLE, USE_ANOTHER_SERVER
+from tests.broker.cluster.town import until
 
 
 async def ask(data: bytes, version: int, leader: str) -> Sequence[object]:
@@ -66,5 +67,21 @@ def test_a_port_in_use_is_one_line() -> None:
         with pytest.raises(ListenError, match="in use by another process"):
             await Standby([endpoint], lambda: "", Log(level="error")).open()
         await first.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_says_nothing_is_gone_when_the_node_leads_or_ends() -> None:
+    async def run() -> None:
+        endpoint = Endpoint()
+        endpoint.port = 0
+        standby = Standby([endpoint], lambda: "", Log(level="error"))
+        await standby.open()
+        reader, writer = await asyncio.open_connection("127.0.0.1", standby.port)
+        await until(lambda: bool(standby._clients))
+        await standby.close()
+        assert not standby._clients
+        assert await reader.read() == b""
+        writer.close()
 
     asyncio.run(run())

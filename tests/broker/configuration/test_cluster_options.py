@@ -21,6 +21,13 @@ def test_without_anything_the_store_is_local() -> None:
     assert (config.shell.history_cluster, config.settings.member) == (None, "")
 
 
+def test_a_durability_that_would_mean_nothing_is_refused(write) -> None:  # type: ignore[no-untyped-def]
+    text = refused(write(WHOLE.replace("[storage]", '[storage]\ndurability = "os"', 1)))
+    assert text.startswith("storage.durability = 'os': expected 'fsync', or nothing")
+    path = write(WHOLE.replace("[storage]", '[storage]\ndurability = "fsync"', 1))
+    assert load(path, environment={}).cluster.is_replicated
+
+
 def test_every_key_fills_an_attribute() -> None:
     attributes = {option.attribute for option in OPTIONS if option.owner == "cluster"}
     assert attributes == set(vars(ClusterOptions()))

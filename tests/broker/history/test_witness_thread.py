@@ -1,5 +1,6 @@
 """Is the witness written away from the loop, and is a database that lost its end told of?"""
 
+import contextlib
 import io
 import json
 from collections.abc import Callable
@@ -60,6 +61,26 @@ def database(boot: int = 0, *, told: int = 0, last: int = 0) -> MemoryStore:
 
 def opened(path: Path, told: Told, store: MemoryStore | None = None) -> WitnessThread:
     return WitnessThread(str(path), NODE, store or database(), told.log)
+
+
+def keep(path: Path, node: str, *marks: Mark) -> None:
+    """Leave a witness that has these."""
+    with contextlib.closing(WitnessFile(path, node)) as file:
+        file.write(marks)
+
+
+def test_a_second_broker_with_the_same_witness_is_told_so_once(tmp_path: Path, told: Told) -> None:
+    first = opened(tmp_path / "witness", told)
+    second = opened(tmp_path / "witness", told)
+    second.start()
+    second.note(1, 5, 7)
+    second.write()
+    second.close()
+    assert (first.failures, second.failures) == (0, 1)
+    assert told.events() == ["history_witness_failed"]
+    assert "another broker writes it" in told.lines()[0]["message"]
+    first.close()  # not started: it lets go of the file all the same
+    assert opened(tmp_path / "witness", told).failures == 0
 
 
 def test_the_last_note_is_written_at_the_end(tmp_path: Path, told: Told) -> None:
@@ -127,7 +148,7 @@ def test_earlier_starts_stay_and_their_export_is_noted(tmp_path: Path, told: Tol
 def test_a_database_that_has_what_was_durable_is_not_accused(
     tmp_path: Path, told: Told, store: Callable[[], MemoryStore]
 ) -> None:
-    WitnessFile(tmp_path / "witness", NODE).write([Mark(1, 50), Mark(2, 9)])
+    keep(tmp_path / "witness", NODE, Mark(1, 50), Mark(2, 9))
     thread = opened(tmp_path / "witness", told, store())
     assert (thread.lost_events, told.lines()) == (0, [])
 
@@ -144,7 +165,7 @@ def test_a_database_that_has_what_was_durable_is_not_accused(
 def test_a_database_that_lacks_what_was_durable_is_told_of(
     tmp_path: Path, told: Told, store: Callable[[], MemoryStore], lost: int, named: str
 ) -> None:
-    WitnessFile(tmp_path / "witness", NODE).write([Mark(1, 50), Mark(2, 9)])
+    keep(tmp_path / "witness", NODE, Mark(1, 50), Mark(2, 9))
     thread = opened(tmp_path / "witness", told, store())
     assert (thread.lost_events, thread.newest_boot) == (lost, 2)
     (line,) = told.lines()
@@ -163,7 +184,7 @@ def test_a_database_that_does_not_tell_is_not_accused(
         raise DamagedRows("meta: damaged")
 
     monkeypatch.setattr(witness_thread, "load_boot", damaged)
-    WitnessFile(tmp_path / "witness", NODE).write([Mark(2, 9)])
+    keep(tmp_path / "witness", NODE, Mark(2, 9))
     thread = opened(tmp_path / "witness", told)
     assert (thread.lost_events, thread.newest_boot, told.lines()) == (0, 2, [])
 
@@ -180,7 +201,7 @@ def test_a_damaged_file_is_one_line_and_begins_anew(tmp_path: Path, told: Told) 
 
 @pytest.mark.parametrize("name", ["none/witness", "theirs"])
 def test_without_a_file_the_broker_goes_on(tmp_path: Path, told: Told, name: str) -> None:
-    WitnessFile(tmp_path / "theirs", "other").write([Mark(7, 1)])
+    keep(tmp_path / "theirs", "other", Mark(7, 1))
     thread = opened(tmp_path / name, told)
     thread.start()
     thread.note(1, 1, 1)

@@ -16,6 +16,12 @@ FIGURES = ClusterFigures(
     pending_bytes=512,
     silent_s=0.25,
     terms=3,
+    lag_records=2,
+    lag_s=0.5,
+    commits=9,
+    commit_s=1.5,
+    tail_syncs=8,
+    tail_sync_s=0.75,
 )
 
 
@@ -39,5 +45,11 @@ def test_every_figure_is_a_metric_and_one_role_is_one() -> None:
         "holdfast_cluster_pending_batches 2.0",
         "holdfast_cluster_pending_bytes 512.0",
         "holdfast_cluster_silent_seconds 0.25",
+        "holdfast_cluster_lag_records 2.0",
+        "holdfast_cluster_lag_seconds 0.5",
+        "holdfast_cluster_commits_total 9.0",
+        "holdfast_cluster_commit_seconds_total 1.5",
+        "holdfast_cluster_tail_syncs_total 8.0",
+        "holdfast_cluster_tail_sync_seconds_total 0.75",
     ):
         assert line in lines, line

@@ -1,5 +1,7 @@
 """Does the witness keep what it was told, and accuse only with what it knows?"""
 
+import contextlib
+import errno
 import json
 import struct
 import zlib
@@ -31,6 +33,12 @@ from tests.storage.history.test_chain import NODE, drop, history, lie, move
 
 ONE = Mark(1, 9, 6, "ab" * 32, 1_763_711_111_111)
 TWO = Mark(2, 3, 0)
+
+
+def keep(path: Path, *marks: Mark, node: str = NODE) -> None:
+    """Leave a witness that has these."""
+    with contextlib.closing(WitnessFile(path, node)) as file:
+        file.write(marks)
 
 
 # The file
@@ -86,10 +94,12 @@ def test_a_torn_write_leaves_what_was_there_before(tmp_path: Path, torn: int) ->
     path.write_bytes(bytes(data))
     (mark,) = read(path).marks
     assert mark == TWO
+    file.close()
     again = WitnessFile(path, NODE)
     assert (again.witness.marks, again.damage) == ((TWO,), "")
     again.write([ONE])
     assert read(path).marks == (ONE,)
+    again.close()
 
 
 def rubbish(body: bytes) -> bytes:
@@ -141,11 +151,34 @@ def test_numbers_that_no_broker_writes_are_damage(tmp_path: Path, mark: list[obj
 
 def test_another_nodes_witness_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "witness"
-    WitnessFile(path, "other").write([ONE])
+    keep(path, ONE, node="other")
     before = path.read_bytes()
     with pytest.raises(WitnessError, match="witness: the witness of node 'other', expected 'edge'"):
         WitnessFile(path, NODE)
     assert path.read_bytes() == before
+
+
+def test_a_file_that_another_broker_writes_is_refused_even_under_the_same_name(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "witness"
+    file = WitnessFile(path, NODE)
+    with pytest.raises(WitnessError, match="another broker writes it"):
+        WitnessFile(path, NODE)
+    file.write([ONE])
+    assert read(path).marks == (ONE,)  # who only reads needs no lock
+    file.close()
+    WitnessFile(path, NODE).close()
+
+
+def test_a_file_system_without_locks_is_no_reason_to_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    replace_in(monkeypatch, witness_module, "fcntl", flock=no_locks)
+    WitnessFile(tmp_path / "witness", NODE).close()
 
 
 def test_a_file_that_cannot_be_opened_or_written_is_one_line(tmp_path: Path) -> None:
@@ -326,7 +359,7 @@ def test_a_place_that_nobody_looked_at_proves_nothing() -> None:
 
 def test_the_contents_can_be_read_by_people(tmp_path: Path) -> None:
     path = tmp_path / "witness"
-    WitnessFile(path, NODE).write([TWO])
+    keep(path, TWO)
     text = path.read_bytes()[SLOT_BYTES + 24 :].rstrip(b"\0")
     assert json.loads(text) == {"node": NODE, "marks": [[2, 3, 0, "", 0]]}
 

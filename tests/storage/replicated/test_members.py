@@ -87,6 +87,14 @@ def test_two_nodes_are_durable_up_to_the_second_greatest() -> None:
     assert found.twice_durable(25) == 25
 
 
+def test_who_began_with_nothing_is_told_from_who_was_not_heard() -> None:
+    found = heard()
+    found.take("ann", presence((0, 0)), 11)
+    assert (found.missing(), found.forgetful()) == (["cyd"], ["ann"])
+    found.take("ann", presence((1, 1)), 12)
+    assert found.forgetful() == []
+
+
 def test_another_process_of_the_same_name_is_noticed_once_it_goes_on() -> None:
     found = heard()
     for place in range(11, 11 + TWINS_MIN):

@@ -1,5 +1,6 @@
 """What a person reads of a cluster, and what is asked of its leader."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +11,11 @@ from broker.cli.administration import cluster_nodes
 from broker.cli.main import main
 from broker.cluster import describing
 from broker.operations.control_socket import ControlError, ControlServer, Request
+from storage.local.data_directory import DataDirectory
 
-HEARD: Final = {"node": "bob", "address": "b:1883", "read": 41, "durable": 30, "heard": True}
-SILENT: Final = {"node": "cyd", "address": "", "read": 0, "durable": 0, "heard": False}
+BOB: Final = {"node": "bob", "address": "b:1883", "read": 41, "durable": 30}
+HEARD: Final = {**BOB, "heard": True, "silent_ms": 900}
+UNHEARD: Final = {"node": "cyd", "address": "", "read": 0, "durable": 0, "heard": False}
 STATUS: Final[dict[str, str]] = {
     "node": "ann",
     "role": "leader",
@@ -24,7 +27,8 @@ STATUS: Final[dict[str, str]] = {
     "place": "77",
     "pending": "1",
     "trouble": "",
-    "members": json.dumps([HEARD, SILENT]),
+    "unheard": "",
+    "members": json.dumps([HEARD, {**UNHEARD, "silent_ms": 0}]),
 }
 
 
@@ -62,13 +66,17 @@ def test_status_says_who_leads_and_how_far_everybody_is(
     assert capsys.readouterr().out.splitlines() == [
         "node     ann, leader",
         "leader   ann, term 3",
-        "records  read 41, applied 40 (2 behind), 1 batches not committed",
-        "member   bob  read 41, durable 30, b:1883",
+        "records  read 41, applied 40 (2 behind)",
+        "         1 batches are not committed yet",
+        "member   bob  read 41 (1 behind), on disk to 30, b:1883",
         "member   cyd  not heard since this node began",
     ]
 
 
-@pytest.mark.parametrize(("key", "value"), [("leader", ""), ("trouble", "waiting for bob")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("leader", ""), ("trouble", "waiting for bob"), ("unheard", "for 9 s: connection refused")],
+)
 def test_without_a_leader_or_with_a_trouble_the_status_is_1(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
 ) -> None:
@@ -77,12 +85,41 @@ def test_without_a_leader_or_with_a_trouble_the_status_is_1(
     assert (value or "nobody") in capsys.readouterr().out
 
 
+def test_a_member_that_has_fallen_silent_is_told(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = {**HEARD, "silent_ms": 312_000}
+    node.status |= {"pending": "0", "members": json.dumps([gone, {**HEARD, "address": ""}])}
+    assert main(["cluster", "status", "--data-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "member   bob  NOT HEARD for 312 s; it had read 41",
+        "member   bob  read 41 (1 behind), on disk to 30, no address for clients",
+    ]
+
+
+@pytest.mark.parametrize("words", [("status",), ("promote", "bob")])
+def test_without_a_broker_it_says_where_it_looked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert main(["cluster", *words, "--data-dir", str(tmp_path)]) == 1
+    told = f"holdfast: no broker runs on data directory {tmp_path}: expected that of a node on "
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_a_broker_that_is_starting_is_told_from_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(DataDirectory(tmp_path)):
+        assert main(["cluster", "status", "--data-dir", str(tmp_path)]) == 1
+    assert "it may be starting or ending" in capsys.readouterr().err
+
+
 def test_promote_names_the_node(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", "promote", "bob", "--data-dir", str(tmp_path)]) == 0
     assert node.asked[0]["do"] == describing.PROMOTE and node.asked[0]["node"] == "bob"
-    assert "bob leads from now on" in capsys.readouterr().out
+    assert "bob is to lead as soon as" in capsys.readouterr().out
     node.refusal = "no member 'eve'; the members are ann, bob"
     assert main(["cluster", "promote", "eve", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"holdfast: {node.refusal}\n"

@@ -73,3 +73,20 @@ def test_the_cause_of_a_failure_is_found_where_it_is_raised_late() -> None:
     assert client.cause(late) is problem
     with pytest.raises(SystemError, match="another"):
         client.cause(SystemError("another"))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "is_refusal"),
+    [
+        ("_AUTHENTICATION", "Authentication failed due to invalid credentials", True),
+        ("_AUTHENTICATION", "SaslAuthenticateRequest failed: Local: Timed out", False),
+        ("_SSL", "SSL handshake failed: certificate verify failed", True),
+        ("_SSL", "SSL handshake failed: Disconnected", False),
+        ("_TRANSPORT", "the certificate of a broker", False),
+    ],
+)
+def test_a_refusal_is_told_from_a_connection_that_was_lost(
+    code: str, text: str, is_refusal: bool
+) -> None:
+    error = kafka.KafkaError(getattr(kafka.KafkaError, code), text)
+    assert client.is_refusal(error) is is_refusal

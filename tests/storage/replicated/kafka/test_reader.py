@@ -21,6 +21,7 @@ reader: Any = pytest.importorskip("storage.replicated.kafka.reader")
 watch: Any = pytest.importorskip("storage.replicated.kafka.watch")
 
 KafkaError: Any = kafka.KafkaError
+KafkaException: Any = kafka.KafkaException
 
 
 class Desk:
@@ -88,6 +89,30 @@ def test_records_come_once_and_in_order(desk: Desk) -> None:
     assert desk.round() == [Read(0, b"0"), Read(1, b"1")]
     desk.gives(1, 2, 5)
     assert desk.round() == [Read(2, b"2"), Read(5, b"5")]
+
+
+def test_a_node_that_is_not_let_in_comes_again_with_new_clients(desk: Desk) -> None:
+    """Is a password that was corrected read without a restart?"""
+    read(desk, 0, 1)
+    refusal = KafkaError(KafkaError._AUTHENTICATION, "wrong password")
+    desk.reader._note(refusal)
+    desk.round(after_ms=reader.REFUSED_MS - 1)
+    assert (desk.reader.said, desk.renewed) == ("", [])  # another server has answered
+    desk.admin.refusal = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    desk.reader._note(refusal)
+    desk.round(after_ms=reader.REFUSED_MS)
+    desk.reader._note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert (desk.reader.said, desk.renewed) == ("wrong password", [])
+    first = desk.consumer
+    desk.round(after_ms=1)
+    desk.round()
+    assert desk.renewed == ["wrong password"]
+    assert first.is_closed and desk.consumer is not first and desk.place() == 2
+    desk.round(after_ms=reader.REFUSED_MS)
+    assert len(desk.renewed) == 1
+    desk.admin.refusal = None
+    assert desk.asked() == [CaughtUp(2)]
+    assert desk.reader.said == ""
 
 
 def test_it_has_caught_up_when_the_leader_says_so(desk: Desk) -> None:
