@@ -16,7 +16,8 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from mqtt.packets import Connack, Connect, Disconnect, Puback, Publish, Will
-from tests.durability.load import RETRY_SECONDS, SESSION_SECONDS, Subscriber
+from mqtt.reasons import USE_ANOTHER_SERVER
+from tests.durability.load import GONE, RETRY_SECONDS, SESSION_SECONDS, Gone, Subscriber
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 STORM: Final = 3  # connections of one client id at once
@@ -59,6 +60,8 @@ class Rivals(Subscriber):
         self._client.drop()  # taken over by now
         self._client = storm[0]
         connack = self._client.expect(Connack)
+        if connack.reason_code == USE_ANOTHER_SERVER:
+            raise Closed(f"{self.name}: sent away: {connack!r}", None)
         assert connack.reason_code == 0, f"refused: {connack!r}"
         return connack.session_present
 
@@ -106,6 +109,8 @@ class Party(threading.Thread, ABC):
         super().__init__(name=name, daemon=True)
         self.violations: list[str] = []
         self.kept: int = 0  # promises that were seen kept
+        self.gone: Gone = GONE
+        self.retry_s: float = RETRY_SECONDS
         self._port = port
         self._random = random.Random(seed)
         self._finish = threading.Event()
@@ -127,8 +132,8 @@ class Party(threading.Thread, ABC):
         """Do one turn; a broker that goes away ends it."""
         try:
             self._turn()
-        except (Closed, OSError):
-            time.sleep(RETRY_SECONDS)
+        except self.gone:
+            time.sleep(self.retry_s)
         except AssertionError as error:
             self.violations.append(f"{self.name}: {error}")
             self._finish.set()
@@ -155,6 +160,9 @@ class Life:
 
 class WillMaker(Party):
     """Leaves a will with each connection; what a watcher received must be what is due."""
+
+    early_s: float = EARLY_SECONDS
+    late_s: float = LATE_SECONDS
 
     def __init__(self, port: int, name: str, *, seed: int) -> None:
         super().__init__(port, name, seed=seed)
@@ -192,9 +200,9 @@ class WillMaker(Party):
             life.least = 1
             if before is not None and before.delay:
                 waited = time.monotonic() - before.ended_at
-                if clean_start or waited > before.delay + LATE_SECONDS:
+                if clean_start or waited > before.delay + self.late_s:
                     before.least = expected
-                elif waited < before.delay - EARLY_SECONDS:
+                elif waited < before.delay - self.early_s:
                     before.most = 0
                     self.kept += 1
             time.sleep(rng.uniform(0.0, 0.5))
@@ -296,8 +304,8 @@ class Fickle(Party):
         while self._must and time.monotonic() < deadline and not self.violations:
             try:
                 self._receive(idle=1.0)
-            except (Closed, OSError):
-                time.sleep(RETRY_SECONDS)
+            except self.gone:
+                time.sleep(self.retry_s)
         if self._must:
             self.violations.append(f"{self.name}: did not get {sorted(self._must)}")
 
