@@ -1,7 +1,8 @@
 """What /metrics says of a node of a cluster. Read next: `broker.cluster.member`."""
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,6 +25,7 @@ class ClusterFigures:
     pending_bytes: int
     silent_s: float  # since the end of the log was heard last
     terms: int  # how often it began to lead
+    seen: float = field(default_factory=time.monotonic, compare=False)  # when this was so
 
 
 def families(figures: ClusterFigures) -> Iterable[Metric]:

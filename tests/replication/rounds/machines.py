@@ -201,7 +201,9 @@ class Machines:
         for number, host in hosts.items():
             sides[number].parent.mkdir(parents=True)
             faults = Faults(shim, sides[number].with_name("rules"), side=sides[number])
-            homes[number] = Home(host.address(LOG), host.prefix, faults.environment())
+            # A session of its own: Linux shares a busy processor among sessions.
+            prefix = (*host.prefix, "setsid")
+            homes[number] = Home(host.address(LOG), prefix, faults.environment())
         self.cluster: Final = KafkaCluster(directory / "kafka", homes, PATIENT)
         self._stack.callback(self.cluster.end)
         self.kafka: Final = {
