@@ -26,6 +26,7 @@ POLL_SECONDS: Final = 0.02
 # a crash, and a busy machine.
 EARLY_SECONDS: Final = 2.0
 LATE_SECONDS: Final = 6.0
+END_SECONDS: Final = 30.0  # for what a client does before it ends
 MANY: Final = 1_000_000_000
 
 
@@ -111,6 +112,7 @@ class Party(threading.Thread, ABC):
         self.kept: int = 0  # promises that were seen kept
         self.gone: Gone = GONE
         self.retry_s: float = RETRY_SECONDS
+        self.end_s: float = END_SECONDS
         self._port = port
         self._random = random.Random(seed)
         self._finish = threading.Event()
@@ -118,7 +120,7 @@ class Party(threading.Thread, ABC):
     def finish(self) -> None:
         """End the thread and wait for it."""
         self._finish.set()
-        self.join(60.0)
+        self.join(2 * self.end_s)
         if self.is_alive():
             self.violations.append(f"{self.name}: did not finish")
 
@@ -243,7 +245,16 @@ class Keeper(Party):
 
     def end(self) -> None:
         """Look once more at what is kept."""
-        self._look()
+        deadline = time.monotonic() + self.end_s
+        while True:
+            try:
+                self._look()
+                return
+            except self.gone as problem:
+                if time.monotonic() > deadline:
+                    self.violations.append(f"{self.name}: cannot look at what is kept: {problem}")
+                    return
+                time.sleep(self.retry_s)
 
     def _turn(self) -> None:
         rng = self._random
@@ -300,7 +311,7 @@ class Fickle(Party):
 
     def end(self) -> None:
         """Receive the rest."""
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + self.end_s
         while self._must and time.monotonic() < deadline and not self.violations:
             try:
                 self._receive(idle=1.0)

@@ -127,7 +127,8 @@ class Crowd:
         self._foreign: Final = foreign
         for each in (*ours, *self._subscribers, self._watcher, *self._parties):
             each.gone, each.retry_s = PATIENT, RETRY_S
-        self._begun_s: float = 0.0
+        for party in self._parties:
+            party.end_s = DRAIN_S
 
     def start(self) -> None:
         """Let everybody begin; subscribers first."""
