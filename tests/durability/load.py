@@ -281,7 +281,7 @@ def finish(
         publisher.finish()
     for publisher in publishers:
         publisher.join(max(0.0, deadline - time.monotonic()))
-    while time.monotonic() < deadline and any(_missing(publishers, subscribers).values()):
+    while time.monotonic() < deadline and not is_complete(publishers, subscribers):
         time.sleep(SLICE_SECONDS)
     time.sleep(SLICE_SECONDS)  # for messages that should not come
     for subscriber in subscribers:
@@ -290,6 +290,13 @@ def finish(
         publisher.join(10.0)
     for subscriber in subscribers:
         subscriber.join(10.0)
+
+
+def is_complete(
+    publishers: Sequence[PublisherBooks], subscribers: Sequence[SubscriberBooks]
+) -> bool:
+    """Return whether everything that was acknowledged has arrived."""
+    return not any(_missing(publishers, subscribers).values())
 
 
 def verdict(

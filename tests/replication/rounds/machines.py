@@ -39,10 +39,6 @@ topic = "{topic}"
 node = "{name}"
 members = {names}
 advertise = "{address}:{port}"
-
-[session]
-pending_messages = 8
-max_inflight = 10
 """
 KEPT: Final = {"retention_ms": "-1", "retention_bytes": "-1"}
 # A broker is missed after the time that is Kafka's default. On a busy machine a controller may be
