@@ -35,6 +35,7 @@ class ClusterOptions:
         self.node: str | None = None
         self.members: tuple[str, ...] = ()
         self.takeover_ms: int = 3000
+        self.keep_ms: int = 3_600_000  # what members need of the log that are away
         self.advertise: str | None = None  # host:port; None = clients are not told where to go
         self.username: str | None = None
         self.password: str = ""

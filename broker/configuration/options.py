@@ -135,6 +135,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("storage.kafka", "takeover", "cluster", "takeover_ms",
            Duration(_MS, low=cluster_options.TAKEOVER_MS_MIN, high=cluster_options.TAKEOVER_MS_MAX),
            "how long nothing is heard of a leader until another node takes over"),
+    Option("storage.kafka", "keep", "cluster", "keep_ms", Duration(_MS),
+           "for how long the log keeps what a member that is away has not read"),
     Option("storage.kafka", "advertise", "cluster", "advertise", Address(empty_is_none=True),
            "host:port that MQTT clients are sent to while this node leads; empty = they are not"),
     Option("storage.kafka", "username", "cluster", "username", Text(empty_is_none=True),

@@ -1,7 +1,8 @@
 """What /metrics says of a node of a cluster. Read next: `broker.cluster.member`."""
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -30,6 +31,7 @@ class ClusterFigures:
     commit_s: float = 0.0  # sum, from write to commit
     tail_syncs: int = 0
     tail_sync_s: float = 0.0  # sum
+    seen: float = field(default_factory=time.monotonic, compare=False)  # when this was so
 
 
 def families(figures: ClusterFigures) -> Iterable[Metric]:

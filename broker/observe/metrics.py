@@ -197,8 +197,13 @@ class Status:
         return is_serving and not any(self.backends_down.values())
 
     def is_cut_off(self) -> bool:
-        """Return whether this node of a cluster does not hear the log: another one may lead."""
-        return self.cluster is not None and self.cluster.silent_s > CUT_OFF_S
+        """Return whether this node of a cluster does not hear the log: another one may lead.
+
+        A process that was stopped, and goes on, says so before its loop has looked again.
+        """
+        if self.cluster is None:
+            return False
+        return self.cluster.silent_s + time.monotonic() - self.cluster.seen > CUT_OFF_S
 
     def is_disk_low(self) -> bool:
         """Return whether new durable state is refused, because too little of the disk is free."""

@@ -125,6 +125,11 @@ class Members:
         others = [each.durable for each in self.heard.values()]
         return min(durable, max(others, default=0))
 
+    def durable(self, node: str) -> int:
+        """Return the index up to which the database of another node is synced, as far as known."""
+        found = self.heard.get(node)
+        return 0 if found is None else found.durable
+
     def address(self, node: str) -> str:
         """Return where clients find a node, "" = not known."""
         found = self.heard.get(node)

@@ -78,6 +78,7 @@ class Settings:
     presence_ms: int = 1000
     lease_ms: int = 3000  # a leader that has not heard the log for so long says so
     trim_ms: int = 30_000  # how often the leader deletes what nobody needs
+    keep_ms: int = 3_600_000  # for so long it keeps what a member needs that is away
     resend_ms: int = 2000  # the leader appends again what did not count for so long
     part_bytes: int = 512 << 10  # of a batch in one record
     anchor_every: int = 256  # records between two anchors
@@ -246,6 +247,7 @@ class Replica:
         # Has the leader resigned, in favour of this node or of everybody?
         self._is_free: bool = False
         self._free = (RESIGNED, RESIGNED + self.settings.node.encode())
+        self._heard_ms: dict[str, int] = {}  # when members said something last
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._leader_said: int = now  # when it said so
         self._counted: int = now  # when a record counted last, or was sent again
@@ -321,7 +323,7 @@ class Replica:
         try:
             record = decode(data)
             if record.kind == PRESENCE:
-                self._hear_presence(record, place)
+                self._hear_presence(record, place, now)
                 return
         except NotARecord:
             self.foreign += 1
@@ -334,8 +336,9 @@ class Replica:
             self.passed_over += 1
             self._note_missed(record, now, self.log_end.index + 1)
 
-    def _hear_presence(self, record: Record, place: int) -> None:
+    def _hear_presence(self, record: Record, place: int, now: int) -> None:
         self.members.take(record.node, members.decode(record), place)
+        self._heard_ms[record.node] = now
         if self.members.has_twin:
             self._say(f"another process says that it is {self.settings.node}: end one of them")
 
@@ -695,11 +698,18 @@ class Replica:
             self._send_again(self._pending[0].position.index if self._pending else 0)
         if now >= self._trim_due:
             self._trim_due = now + self.settings.trim_ms
-            self._trim()
+            self._trim(now)
 
-    def _trim(self) -> None:
-        """Delete from the log what two nodes have in a synced database."""
+    def _trim(self, now: int) -> None:
+        """Delete from the log what two nodes have in a synced database, and who is not long away.
+
+        Who was not heard since this process began has nothing, as far as is known here.
+        """
         safe = self.members.twice_durable(self._durable)
+        for name in self.members.names:
+            away_ms = now - self._heard_ms.get(name, self._began)
+            if name != self.settings.node and away_ms < self.settings.keep_ms:
+                safe = min(safe, self.members.durable(name))
         every = self.settings.anchor_every  # those that all nodes have, whenever they began
         kept = [
             anchor.place

@@ -86,6 +86,7 @@ class PahoPublisher:
     def __init__(self, port: int, name: str, *, protocol: int) -> None:
         self.name: str = name
         self.violations: list[str] = []
+        self.pause_s: float = PUBLISH_PAUSE_SECONDS
         self._port = port
         self._topic = UNORDERED + name  # a publish during a disconnect may arrive late
         self._sent = 0
@@ -134,7 +135,7 @@ class PahoPublisher:
                 if self._sent - len(self.acknowledged) < OPEN_MAX:
                     self._sent += 1
                     self._publish_one(self._sent)
-            time.sleep(PUBLISH_PAUSE_SECONDS)
+            time.sleep(self.pause_s)
 
     def _publish_one(self, number: int) -> None:
         mid = self._client.publish(self._topic, b"%d" % number, 1).mid

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from mqtt.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.durability.rawclient import Closed, RawClient, Silence
@@ -18,6 +18,9 @@ from tests.durability.rawclient import Closed, RawClient, Silence
 RETRY_SECONDS: Final = 0.02  # between two attempts to reach a broker that is down
 SLICE_SECONDS: Final = 0.2  # how long a client reads before it checks whether to finish
 SESSION_SECONDS: Final = 3600
+# What ends a connection without being a fault, by default: a broker that answers no more is one.
+Gone: TypeAlias = tuple[type[Exception], ...]
+GONE: Final[Gone] = (Closed, OSError)
 UNORDERED: Final = "load/foreign/"  # topics of publishers that may reorder messages themselves
 
 
@@ -77,6 +80,8 @@ class Publisher(threading.Thread):
         self.sent: Counter[tuple[str, int]] = Counter()
         self.violations: list[str] = []
         self.qos: int = qos
+        self.gone: Gone = GONE
+        self.retry_s: float = RETRY_SECONDS
         self._client = RawClient(port, name, version=version)
         self._topics = [f"load/{name}/{letter}" for letter in "ab"]
         self._own_topics = own_topics
@@ -99,8 +104,8 @@ class Publisher(threading.Thread):
         while not (self._finish.is_set() and self._begun and not self._open):
             try:
                 self._converse()
-            except (Closed, OSError):
-                time.sleep(RETRY_SECONDS)
+            except self.gone:
+                time.sleep(self.retry_s)
             except AssertionError as error:
                 self.violations.append(f"{self.name}: {error}")
                 break
@@ -190,6 +195,8 @@ class Subscriber(threading.Thread):
         self.violations: list[str] = []
         self.qos: int = qos
         self.topic_filter: str = topic_filter
+        self.gone: Gone = GONE
+        self.retry_s: float = RETRY_SECONDS
         self.ready = threading.Event()  # subscribed
         self._client = RawClient(port, name, version=version)
         self._random = random.Random(seed)
@@ -205,8 +212,8 @@ class Subscriber(threading.Thread):
         while not self._finish.is_set():
             try:
                 self._converse()
-            except (Closed, OSError):
-                time.sleep(RETRY_SECONDS)
+            except self.gone:
+                time.sleep(self.retry_s)
             except AssertionError as error:
                 self.violations.append(f"{self.name}: {error}")
                 break
@@ -274,7 +281,7 @@ def finish(
         publisher.finish()
     for publisher in publishers:
         publisher.join(max(0.0, deadline - time.monotonic()))
-    while time.monotonic() < deadline and any(_missing(publishers, subscribers).values()):
+    while time.monotonic() < deadline and not is_complete(publishers, subscribers):
         time.sleep(SLICE_SECONDS)
     time.sleep(SLICE_SECONDS)  # for messages that should not come
     for subscriber in subscribers:
@@ -283,6 +290,13 @@ def finish(
         publisher.join(10.0)
     for subscriber in subscribers:
         subscriber.join(10.0)
+
+
+def is_complete(
+    publishers: Sequence[PublisherBooks], subscribers: Sequence[SubscriberBooks]
+) -> bool:
+    """Return whether everything that was acknowledged has arrived."""
+    return not any(_missing(publishers, subscribers).values())
 
 
 def verdict(

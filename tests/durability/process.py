@@ -94,10 +94,12 @@ def let_run_for(seconds: float) -> None:
     faulthandler.dump_traceback_later(WATCHDOG_SECONDS + seconds, exit=True, file=sys.__stderr__)
 
 
-def http_get(port: int, path: str, *, timeout: float = 5.0) -> tuple[int, str]:
-    """Return (status, body) of a plain GET on loopback; status 0 when nobody answers."""
+def http_get(
+    port: int, path: str, *, timeout: float = 5.0, host: str = "127.0.0.1"
+) -> tuple[int, str]:
+    """Return (status, body) of a plain GET; status 0 when nobody answers."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+        with socket.create_connection((host, port), timeout) as connection:
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             connection.sendall(request.encode())
             answer = b""
@@ -128,6 +130,7 @@ class BrokerProcess:
         self.name: str = name
         self.directory: Path = directory
         self.data_dir: Path = directory / "data"
+        self.host: str = "127.0.0.1"  # where others reach it
         self.port: int = free_port()
         self.metrics_port: int = free_port()
         self.log_path: Path = directory / "broker.log"

@@ -16,7 +16,8 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from mqtt.packets import Connack, Connect, Disconnect, Puback, Publish, Will
-from tests.durability.load import RETRY_SECONDS, SESSION_SECONDS, Subscriber
+from mqtt.reasons import USE_ANOTHER_SERVER
+from tests.durability.load import GONE, RETRY_SECONDS, SESSION_SECONDS, Gone, Subscriber
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 STORM: Final = 3  # connections of one client id at once
@@ -25,6 +26,7 @@ POLL_SECONDS: Final = 0.02
 # a crash, and a busy machine.
 EARLY_SECONDS: Final = 2.0
 LATE_SECONDS: Final = 6.0
+END_SECONDS: Final = 30.0  # for what a client does before it ends
 MANY: Final = 1_000_000_000
 
 
@@ -59,6 +61,8 @@ class Rivals(Subscriber):
         self._client.drop()  # taken over by now
         self._client = storm[0]
         connack = self._client.expect(Connack)
+        if connack.reason_code == USE_ANOTHER_SERVER:
+            raise Closed(f"{self.name}: sent away: {connack!r}", None)
         assert connack.reason_code == 0, f"refused: {connack!r}"
         return connack.session_present
 
@@ -106,6 +110,9 @@ class Party(threading.Thread, ABC):
         super().__init__(name=name, daemon=True)
         self.violations: list[str] = []
         self.kept: int = 0  # promises that were seen kept
+        self.gone: Gone = GONE
+        self.retry_s: float = RETRY_SECONDS
+        self.end_s: float = END_SECONDS
         self._port = port
         self._random = random.Random(seed)
         self._finish = threading.Event()
@@ -113,7 +120,7 @@ class Party(threading.Thread, ABC):
     def finish(self) -> None:
         """End the thread and wait for it."""
         self._finish.set()
-        self.join(60.0)
+        self.join(2 * self.end_s)
         if self.is_alive():
             self.violations.append(f"{self.name}: did not finish")
 
@@ -127,8 +134,8 @@ class Party(threading.Thread, ABC):
         """Do one turn; a broker that goes away ends it."""
         try:
             self._turn()
-        except (Closed, OSError):
-            time.sleep(RETRY_SECONDS)
+        except self.gone:
+            time.sleep(self.retry_s)
         except AssertionError as error:
             self.violations.append(f"{self.name}: {error}")
             self._finish.set()
@@ -155,6 +162,9 @@ class Life:
 
 class WillMaker(Party):
     """Leaves a will with each connection; what a watcher received must be what is due."""
+
+    early_s: float = EARLY_SECONDS
+    late_s: float = LATE_SECONDS
 
     def __init__(self, port: int, name: str, *, seed: int) -> None:
         super().__init__(port, name, seed=seed)
@@ -192,9 +202,9 @@ class WillMaker(Party):
             life.least = 1
             if before is not None and before.delay:
                 waited = time.monotonic() - before.ended_at
-                if clean_start or waited > before.delay + LATE_SECONDS:
+                if clean_start or waited > before.delay + self.late_s:
                     before.least = expected
-                elif waited < before.delay - EARLY_SECONDS:
+                elif waited < before.delay - self.early_s:
                     before.most = 0
                     self.kept += 1
             time.sleep(rng.uniform(0.0, 0.5))
@@ -235,7 +245,16 @@ class Keeper(Party):
 
     def end(self) -> None:
         """Look once more at what is kept."""
-        self._look()
+        deadline = time.monotonic() + self.end_s
+        while True:
+            try:
+                self._look()
+                return
+            except self.gone as problem:
+                if time.monotonic() > deadline:
+                    self.violations.append(f"{self.name}: cannot look at what is kept: {problem}")
+                    return
+                time.sleep(self.retry_s)
 
     def _turn(self) -> None:
         rng = self._random
@@ -292,12 +311,12 @@ class Fickle(Party):
 
     def end(self) -> None:
         """Receive the rest."""
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + self.end_s
         while self._must and time.monotonic() < deadline and not self.violations:
             try:
                 self._receive(idle=1.0)
-            except (Closed, OSError):
-                time.sleep(RETRY_SECONDS)
+            except self.gone:
+                time.sleep(self.retry_s)
         if self._must:
             self.violations.append(f"{self.name}: did not get {sorted(self._must)}")
 

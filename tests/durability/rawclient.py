@@ -33,11 +33,14 @@ from mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from mqtt.reasons import USE_ANOTHER_SERVER
 
 PATIENCE_SECONDS: Final = 60.0  # for one packet; long because the machine may be busy
 AGAIN_SECONDS: Final = 0.3  # how long `take_all` listens after the answer to its PINGREQ
 LISTEN_SECONDS: Final = 0.1  # how long `expect_nothing` listens between its two round trips
 FOREVER: Final = 0xFFFFFFFF
+# The reason code of a CONNACK of a node that does not lead its cluster, in MQTT 3 and in MQTT 5.
+AWAY: Final = (3, USE_ANOTHER_SERVER)
 TRACE_MAX: Final = 60
 PACKET_MAX: Final = 268_435_460
 
@@ -115,6 +118,8 @@ class RawClient:
         self.send(packet)
         connack = self.receive()
         assert isinstance(connack, Connack), self._story(f"expected CONNACK, got {connack!r}")
+        if connack.reason_code == AWAY[self.version == 5] and reason == 0:
+            raise Closed(self._story(f"sent away: {connack!r}"), None)
         assert connack.reason_code == reason, self._story(f"CONNACK {connack!r}")
         self.window_max = connack.receive_maximum
         if connack.assigned_client_id is not None:

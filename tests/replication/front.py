@@ -23,6 +23,7 @@ class Front:
     def __init__(self, nodes: Sequence[BrokerProcess]) -> None:
         self.port: Final = free_port()
         self._nodes: Final = nodes
+        self.turns: int = 0  # how often all connections were closed
         self._leader: BrokerProcess | None = None
         self._open: Final[set[socket.socket]] = set()
         self._lock: Final = threading.Lock()
@@ -68,6 +69,7 @@ class Front:
 
     def _close_all(self) -> None:
         with self._lock:
+            self.turns += 1
             gone = set(self._open)
             self._open.clear()
         for each in gone:
@@ -85,7 +87,7 @@ class Front:
             try:
                 if leader is None:
                     raise ConnectionRefusedError
-                server = socket.create_connection(("127.0.0.1", leader.port), 5.0)
+                server = socket.create_connection((leader.host, leader.port), 5.0)
                 server.settimeout(None)
             except OSError:
                 client.close()
@@ -113,4 +115,4 @@ class Front:
 def _is_ready(node: BrokerProcess) -> bool:
     if not node.is_running():
         return False
-    return http_get(node.metrics_port, "/readyz", timeout=1.0)[0] == 200
+    return http_get(node.metrics_port, "/readyz", timeout=1.0, host=node.host)[0] == 200

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ admin: Any = pytest.importorskip("confluent_kafka.admin")
 
 needs_kafka = needs("Kafka")
 BROKERS: Final = 3
+SERVER: Final = "kafka.Kafka"
 START_S: Final = 300.0
 PATIENCE_S: Final = 300.0  # for what the cluster does by itself, on a busy machine
 JAVA: Final = ("java", "-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -34,7 +36,7 @@ SETTINGS: Final = """\
 process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
 controller.listener.names=CONTROLLER
 log.dirs={directory}/data
 auto.create.topics.enable=false
@@ -42,29 +44,54 @@ offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
-{role}.session.timeout.ms=4000
-{role}.heartbeat.interval.ms=500
 log.initial.task.delay.ms=1000
 """
+
+
+# A broker that is killed is noticed sooner than by default.
+HASTY: Final = """\
+{role}.session.timeout.ms=4000
+{role}.heartbeat.interval.ms=500
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a broker runs: its address, what goes in front of its command, its environment."""
+
+    host: str = "127.0.0.1"
+    prefix: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class KafkaCluster:
     """Three brokers, over any number of starts; a broker is named by its number, 1 to 3."""
 
     def __init__(
-        self, directory: Path, brokers: int = BROKERS, *, java: Sequence[str] = JAVA
+        self,
+        directory: Path,
+        brokers: int = BROKERS,
+        *,
+        homes: Mapping[int, Home] | None = None,
+        settings: str = HASTY,
+        java: Sequence[str] = JAVA,
     ) -> None:
+        """`homes` says where brokers run that are not on loopback."""
         self._directory: Final = directory
         self._java_command: Final = java
-        self.ports: Final = {node: free_port() for node in range(1, brokers + 1)}
+        self._homes: Final = homes or {node: Home() for node in range(1, brokers + 1)}
+        self.ports: Final = {node: free_port() for node in self._homes}
         controllers = {node: free_port() for node in self.ports}
-        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
+        voters = ",".join(
+            f"{node}@{self._homes[node].host}:{port}" for node, port in controllers.items()
+        )
         for node, port in self.ports.items():
             place = self._place(node)
             place.mkdir(parents=True)
-            text = SETTINGS.format(
+            text = (SETTINGS + settings).format(
                 node=node,
                 voters=voters,
+                host=self._homes[node].host,
                 port=port,
                 controller=controllers[node],
                 directory=place,
@@ -73,6 +100,7 @@ class KafkaCluster:
             (place / "server.properties").write_text(text)
         self._processes: Final[dict[int, subprocess.Popen[bytes]]] = {}
         self._frozen: Final[set[int]] = set()
+        self._is_formatted: bool = False
         self.admin: Final = admin.AdminClient(
             {
                 "bootstrap.servers": ",".join(self.servers),
@@ -87,21 +115,31 @@ class KafkaCluster:
     @property
     def servers(self) -> tuple[str, ...]:
         """Return the addresses of all brokers."""
-        return tuple(f"127.0.0.1:{port}" for port in self.ports.values())
+        return tuple(f"{self._homes[node].host}:{port}" for node, port in self.ports.items())
+
+    def data(self, node: int) -> Path:
+        """Return where a broker keeps its log."""
+        return self._place(node) / "data"
 
     def _place(self, node: int) -> Path:
         return self._directory / f"broker{node}"
 
     # Processes
 
-    def start(self) -> Self:
-        """Format and start all, and return once they know one another."""
+    def format(self) -> None:
+        """Prepare the disks of all."""
+        self._is_formatted = True
         formats = [
             self._java(node, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c")
             for node in self.ports
         ]
         for each in formats:
             assert each.wait(START_S) == 0, f"see {self._directory}/broker*/kafka.log"
+
+    def start(self) -> Self:
+        """Start all, on disks that are prepared, and return once they know one another."""
+        if not self._is_formatted:
+            self.format()
         for node in self.ports:
             self.revive(node)
         self.until_whole()
@@ -112,12 +150,15 @@ class KafkaCluster:
         settings = str(place / "server.properties")
         command = [*self._java_command, "-cp", f"{LIBRARY}/*", program, *words, settings]
         with open(place / "kafka.log", "ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log)
+            where = self._homes[node]
+            environment = {**os.environ, **(where.env if program == SERVER else {})}
+            command = [*where.prefix, *command]
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def revive(self, node: int) -> None:
         """Start a broker that was killed, or not yet started. Returns before it answers."""
         assert node not in self._processes
-        self._processes[node] = self._java(node, "kafka.Kafka")
+        self._processes[node] = self._java(node, SERVER)
 
     def pids(self) -> list[int]:
         """Return the processes of those that run."""

@@ -130,7 +130,7 @@ class FamiliesNotInTheLog(Replica):
 class DeletedBeyondTheSecondNode(Replica):
     """The log is deleted up to where only this node's database is synced."""
 
-    def _trim(self) -> None:
+    def _trim(self, now: int) -> None:
         kept = [each.place for each in self.anchors if each.position.index <= self._durable]
         if kept:
             self._log.delete_before(kept[-1])
@@ -139,7 +139,7 @@ class DeletedBeyondTheSecondNode(Replica):
 class DeletedUpToTheEnd(Replica):
     """The log is deleted up to where this node has read."""
 
-    def _trim(self) -> None:
+    def _trim(self, now: int) -> None:
         self._log.delete_before(self.place)
 
 

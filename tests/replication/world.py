@@ -85,6 +85,7 @@ class World:
             part_bytes=64,
             anchor_every=3,
             trim_ms=2000,
+            keep_ms=(0, 0, 0, 5000)[self.seed % 4],
         )
         node = self.node_type(settings, self.log, self.random)
         node.replica_type = replica

@@ -242,6 +242,7 @@ def _member(config: Config, log: Log, directory: DataDirectory, opened: OpenData
         cluster.members,
         address=cluster.advertise or "",
         takeover_ms=cluster.takeover_ms,
+        keep_ms=cluster.keep_ms,
         accepts_data_loss=config.shell.accept_data_loss,
     )
     return Member(

@@ -336,13 +336,23 @@ def test_a_leader_that_does_not_hear_its_cluster_is_not_ready_and_stays_alive(
 ) -> None:
     broker.status.phase = "ready"
     broker.status.beat = time.monotonic()
-    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1)
+    now = time.monotonic()
+    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1, seen=now + 60)
     broker.status.cluster = figures
     assert broker.get("/readyz")[0] == 200
-    broker.status.cluster = dataclasses.replace(figures, silent_s=4.0)
+    broker.status.cluster = dataclasses.replace(figures, silent_s=4.0, seen=now)
     told = (503, "ready\nthe log of the cluster is not heard\n")
     assert broker.get("/readyz")[::2] == told
     assert broker.get("/healthz")[0] == 200
+
+
+def test_a_leader_that_was_stopped_is_not_ready_before_it_has_looked_again(broker: Broker) -> None:
+    broker.status.phase = "ready"
+    broker.status.beat = now = time.monotonic()
+    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1, seen=now - 4.0)
+    broker.status.cluster = figures
+    told = (503, "ready\nthe log of the cluster is not heard\n")
+    assert broker.get("/readyz")[::2] == told
 
 
 def test_stores_that_are_down_are_named_by_readyz_alone_and_fail_it_if_required(

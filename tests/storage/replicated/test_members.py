@@ -95,6 +95,13 @@ def test_who_began_with_nothing_is_told_from_who_was_not_heard() -> None:
     assert found.forgetful() == []
 
 
+def test_what_a_node_has_durably_is_known_once_it_was_heard() -> None:
+    found = heard()
+    assert found.durable("ann") == 0
+    found.take("ann", presence(durable=30), 11)
+    assert found.durable("ann") == 30
+
+
 def test_another_process_of_the_same_name_is_noticed_once_it_goes_on() -> None:
     found = heard()
     for place in range(11, 11 + TWINS_MIN):

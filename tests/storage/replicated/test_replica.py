@@ -1,5 +1,7 @@
 """Each rule of a replica as a small history: what the log said, and what the node then does."""
 
+from typing import Any
+
 import pytest
 
 from storage.errors import Recoverable
@@ -119,9 +121,17 @@ class Bob:
         self.now = 1000
         self.begin(at or Anchor(Position(), 0), anchors)
 
-    def begin(self, at: Anchor, anchors: tuple[Anchor, ...] = (), *, is_new: bool = False) -> None:
+    def begin(
+        self,
+        at: Anchor,
+        anchors: tuple[Anchor, ...] = (),
+        *,
+        is_new: bool = False,
+        **more: Any,
+    ) -> None:
         """Start a process."""
-        settings = Settings("bob", ("ann", "bob"), anchor_every=4, trim_ms=1000, part_bytes=64)
+        members = more.pop("members", ("ann", "bob"))
+        settings = Settings("bob", members, anchor_every=4, trim_ms=1000, part_bytes=64, **more)
         self.replica = Replica(
             settings, self.log, self.disk, self.tail,
             nonce=NONCE, at=at, anchors=anchors, now=self.now, is_new=is_new,
@@ -159,9 +169,11 @@ class Bob:
         return self.disk.store.get(META, b"%d" % command) is not None
 
 
-def leading() -> tuple[Bob, Chain]:
+def leading(**settings: Any) -> tuple[Bob, Chain]:
     """Return a node that leads in epoch 2, with nothing written."""
     bob, chain = Bob(), Chain()
+    if settings:
+        bob.begin(Anchor(Position(), 0), **settings)
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
     bob.wait(5000)
     assert bob.replica.role == CLAIMS
@@ -582,6 +594,37 @@ def test_the_log_is_deleted_up_to_what_two_nodes_have_synced() -> None:
     bob.hear(chain.other(PRESENCE, ann.encode(), "ann"))
     bob.wait(1500)
     assert set(bob.log.deleted) == {reads[1].place}  # index 4: the last anchor up to index 5
+
+
+def test_the_log_keeps_for_a_while_what_a_member_needs_that_is_away() -> None:
+    bob, chain = leading(members=("ann", "bob", "cyd"), keep_ms=20_000)
+    reads = []
+    for command in range(6):
+        bob.replica.write([(META, b"%d" % command, b"value")])
+        reads.append(chain.sent(bob.log))
+    cyd = Presence(OTHER, (2, 3), (2, 3), 3, "host")
+    bob.hear(chain.other(PRESENCE, cyd.encode(), "cyd"), *reads)
+    bob.replica.synced(8)
+    began = bob.now
+    while bob.now < began + 25_000 and not bob.log.deleted:
+        ann = Presence(OTHER, (2, 8), (2, 8), 8, "host")
+        bob.hear(chain.other(PRESENCE, ann.encode(), "ann"))
+        bob.wait(500)
+    assert set(bob.log.deleted) == {reads[5].place}
+    assert bob.now - began >= 20_000
+
+
+def test_the_log_keeps_what_a_member_needs_that_was_not_heard_yet() -> None:
+    bob, chain = leading(members=("ann", "bob", "cyd"), keep_ms=60_000)
+    reads = []
+    for command in range(6):
+        bob.replica.write([(META, b"%d" % command, b"value")])
+        reads.append(chain.sent(bob.log))
+    ann = Presence(OTHER, (2, 8), (2, 8), 8, "host")
+    bob.hear(*reads, chain.other(PRESENCE, ann.encode(), "ann"))
+    bob.replica.synced(8)
+    bob.wait(5000)
+    assert not bob.log.deleted
 
 
 def test_a_leader_that_does_not_hear_the_log_says_so_and_when_it_is_over() -> None:
