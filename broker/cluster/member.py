@@ -193,6 +193,7 @@ class Member:
             pending_bytes=store.pending_bytes,
             silent_s=replica.silent_ms(now) / 1000,
             terms=self.terms,
+            is_warm=replica.is_warm or replica.role == LEADS,
         )
 
     # On the loop.

@@ -24,6 +24,7 @@ class ClusterFigures:
     pending_bytes: int
     silent_s: float  # since the end of the log was heard last
     terms: int  # how often it began to lead
+    is_warm: bool  # it could lead without hearing the others before
 
 
 def families(figures: ClusterFigures) -> Iterable[Metric]:
@@ -37,6 +38,7 @@ def families(figures: ClusterFigures) -> Iterable[Metric]:
     yield terms
     for name, what, value in (
         ("has_leader", "1 while this node knows who leads", figures.has_leader),
+        ("warm", "1 if this node can lead without hearing all others first", figures.is_warm),
         ("epoch", "Number of the leader's term", figures.epoch),
         ("read_index", "Last record of the log that this node has read", figures.read),
         ("applied_index", "Last record that its database has", figures.applied),
