@@ -20,7 +20,8 @@ class Lead:
     opened: OpenDatabase
     alive_ms: int  # broker time when the leader before was heard last, 0 = never
     alive_at_ms: int  # and this machine's boot-time clock then
+    is_timed: bool = True  # was it heard when it said so? Otherwise `alive_at_ms` is too late
 
     def resumed_ms(self) -> int:
-        """Return broker time now: it went on while nobody led."""
+        """Return broker time now, as far as the log tells: it went on while nobody led."""
         return self.alive_ms + machine_clocks.boottime_ms() - self.alive_at_ms

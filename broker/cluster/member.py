@@ -232,6 +232,7 @@ class Member:
             commit_s=self.commits.seconds,
             tail_syncs=self._tail.syncs,
             tail_sync_s=self._tail.sync_seconds,
+            is_warm=replica.is_warm or replica.role == LEADS,
         )
 
     def _known(self) -> int:

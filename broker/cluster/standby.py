@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
+from broker.loop.farewell import refusal
 from broker.network import tls
 from broker.network.listeners import ListenError, bind
 from broker.observe.structured_log import Log
 from mqtt.decoder import CONNECT_SIZE_MAX, Decoder
-from mqtt.encoder import encode
-from mqtt.packets import V5, Connack, Connect
-from mqtt.reasons import SERVER_UNAVAILABLE, USE_ANOTHER_SERVER
+from mqtt.packets import Connect
 
 CONNECT_S: Final = 5.0  # to send a whole CONNECT
 READ_BYTES: Final = 4096
@@ -73,10 +72,10 @@ class Standby:
         try:
             if len(self._clients) <= CLIENTS_MAX:
                 async with asyncio.timeout(CONNECT_S):
-                    version = await _connected(reader)
+                    version, limit = await _connected(reader)
                     if version:
                         self.answered += 1
-                        writer.write(self._refusal(version))
+                        writer.write(refusal(version, self._leader(), limit))
                         await writer.drain()
         except (OSError, TimeoutError):
             pass  # it is gone, or says nothing: there is nobody to tell
@@ -86,19 +85,18 @@ class Standby:
                 await writer.wait_closed()
             del self._clients[task]
 
-    def _refusal(self, version: int) -> bytes:
-        leader = self._leader()
-        if version != V5 or not leader:
-            return encode(Connack(reason_code=SERVER_UNAVAILABLE), version)
-        return encode(Connack(reason_code=USE_ANOTHER_SERVER, server_reference=leader), version)
 
+async def _connected(reader: asyncio.StreamReader) -> tuple[int, int]:
+    """Return the version of the CONNECT that a client sends first, 0 if it is none.
 
-async def _connected(reader: asyncio.StreamReader) -> int:
-    """Return the version of the CONNECT that a client sends first, 0 if it is none."""
+    And the size that no packet to this client may exceed, 0 = any.
+    """
     decoder = Decoder("server", CONNECT_SIZE_MAX)
     while data := await reader.read(READ_BYTES):
         for packet in decoder.receive(data):
-            return decoder.version if isinstance(packet, Connect) else 0
+            if not isinstance(packet, Connect):
+                return 0, 0
+            return decoder.version, packet.maximum_packet_size
         if decoder.error is not None:
-            return 0
-    return 0
+            break
+    return 0, 0

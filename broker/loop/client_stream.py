@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from broker.loop.driver import Driver, Tap
-from mqtt.encoder import encode
-from mqtt.packets import PUBLISH, V5, Disconnect
+from broker.loop.farewell import farewell, refusal
+from mqtt.packets import PUBLISH
 from session.live.connection import ACTIVE, Connection
 from storage.errors import StorageError
 
@@ -194,11 +194,13 @@ class ClientStream:
             transport.close()  # the peer is gone already
         self._driver.lingering.add(self, LINGER_S)
 
-    def send_away(self, reason_code: int, server: str) -> None:
-        """End the connection, with a DISCONNECT in MQTT 5; the engine is not told."""
+    def send_away(self, server: str) -> None:
+        """End the connection and name another server; the engine is not told."""
         connection = self._connection
-        if connection is not None and connection.state == ACTIVE and connection.version == V5:
-            self.write(encode(Disconnect(reason_code, server_reference=server or None), V5))
+        if connection is not None and connection.state == ACTIVE:
+            tell = refusal if connection.connack_waits() else farewell
+            if said := tell(connection.version, server, connection.maximum_packet_size):
+                self.write(said)
         self.close()
 
     def abort(self) -> None:

@@ -47,8 +47,8 @@ class Stream(Protocol):
         """Drop the connection with whatever was still to be written."""
         ...
 
-    def send_away(self, reason_code: int, server: str) -> None:
-        """End the connection, with a DISCONNECT in MQTT 5; the engine is not told."""
+    def send_away(self, server: str) -> None:
+        """End the connection and name another server; the engine is not told."""
         ...
 
 
@@ -442,15 +442,15 @@ class Driver:
         if self._commit_file >= 0:
             self.loop.remove_reader(self._commit_file)
 
-    def send_away(self, reason_code: int, server: str) -> None:
+    def send_away(self, server: str) -> None:
         """End all connections and ticking: another node has the sessions now.
 
-        No acknowledgement leaves any more. A client of MQTT 5 is told the reason, and the address
+        No acknowledgement leaves any more. A client of MQTT 5 is told so, and the address
         of `server` if there is one.
         """
         self._is_stopped = True
         for stream in list(self.streams):
-            stream.send_away(reason_code, server)
+            stream.send_away(server)
         if self.sockets is not None:
             self.sockets.flush()
 

@@ -25,6 +25,7 @@ class ClusterFigures:
     pending_bytes: int
     silent_s: float  # since the end of the log was heard last
     terms: int  # how often it began to lead
+    is_warm: bool  # it could lead without hearing the others before
     lag_records: int = 0  # that a node has read and this database lacks
     lag_s: float = 0.0  # since the oldest of these is known
     commits: int = 0  # batches of the leader that are committed
@@ -50,6 +51,7 @@ def families(figures: ClusterFigures) -> Iterable[Metric]:
         yield CounterMetricFamily(PREFIX + name, what, value=value)
     for name, what, value in (
         ("has_leader", "1 while this node knows who leads", figures.has_leader),
+        ("warm", "1 if this node can lead without hearing all others first", figures.is_warm),
         ("epoch", "Number of the leader's term", figures.epoch),
         ("read_index", "Last record of the log that this node has read", figures.read),
         ("applied_index", "Last record that its database has", figures.applied),

@@ -29,6 +29,21 @@ class RunningClock:
         self.started_ms: Final = max(resumed_ms, not_before_ms)
         self._offset_ms: Final = self.started_ms - boottime_ms
 
+    @classmethod
+    def of_leader(
+        cls, last: Heartbeat | None, *, alive_ms: int, resumed_ms: int, is_timed: bool
+    ) -> "RunningClock":
+        """Return the clock of a node that takes over from a leader heard at `alive_ms`, 0 = never.
+
+        `resumed_ms` is broker time now as far as its word tells. It `is_timed` if it was heard when
+        it was said: then the wall clock of another machine, in `last`, says nothing. Otherwise only
+        the clocks in `last` know for how long nobody led; they may add time, and take none back.
+        """
+        if alive_ms and is_timed:
+            last_ms = 0 if last is None else last.broker_ms
+            return cls(None, not_before_ms=last_ms, exact_ms=resumed_ms)
+        return cls(last, not_before_ms=resumed_ms if alive_ms else 0)
+
     def now(self) -> int:
         """Return broker time now."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._offset_ms

@@ -209,10 +209,11 @@ class OpenBroker:
         value = self.store.get(META, HEARTBEAT_KEY)
         heartbeat = None if value is None else Heartbeat.decode(value)
         lead = self.lead
-        if lead is not None and lead.alive_ms:
-            # The wall clock of another machine says nothing: time goes on from the last word.
-            heartbeat_ms = 0 if heartbeat is None else heartbeat.broker_ms
-            return RunningClock(None, not_before_ms=heartbeat_ms, exact_ms=lead.resumed_ms())
+        if lead is not None:
+            resumed_ms, is_timed = lead.resumed_ms(), lead.is_timed
+            return RunningClock.of_leader(
+                heartbeat, alive_ms=lead.alive_ms, resumed_ms=resumed_ms, is_timed=is_timed
+            )
         return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
 
     def fit(self, settings: Settings) -> None:

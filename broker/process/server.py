@@ -40,7 +40,6 @@ from broker.process.open import OpenBroker, StartError
 from broker.process.reload import HangUps, ReadConfig, Reload
 from broker.process.systemd import notify
 from broker.version import VERSION
-from mqtt.reasons import USE_ANOTHER_SERVER
 from storage.api import Committing
 from storage.errors import DamagedRows, StorageError
 from storage.local.committer import FSYNC, Committer
@@ -213,7 +212,7 @@ class Server:
         """Another node leads: release nothing any more, and tell the clients where it is."""
         self._is_deposed = True
         self._status.phase = "draining"
-        self._driver.send_away(USE_ANOTHER_SERVER, told.address)
+        self._driver.send_away(told.address)
         self._ended.set()
 
     def _note_figures(self, figures: ClusterFigures) -> None:

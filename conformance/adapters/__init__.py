@@ -7,10 +7,13 @@ from typing import Final
 
 from conformance.adapters.base import Adapter, AdapterError
 from conformance.adapters.holdfast import Holdfast
+from conformance.adapters.holdfast_kafka import HoldfastKafka, HoldfastTakeover
 from conformance.adapters.mosquitto import Mosquitto
 
 BUILT_IN: Final[dict[str, type[Holdfast] | type[Mosquitto]]] = {
     "holdfast": Holdfast,
+    "holdfast-kafka": HoldfastKafka,
+    "holdfast-takeover": HoldfastTakeover,
     "mosquitto": Mosquitto,
 }
 

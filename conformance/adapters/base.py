@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from conformance.connection import Stream
 from conformance.failure import Failure, NotRun
@@ -32,7 +32,7 @@ POLL_S: Final = 0.02
 # Below Linux's ephemeral range, so that no outgoing connection takes the port of a broker that is
 # being restarted.
 PORTS: Final = range(20_000, 32_000)
-PORTS_BLOCK: Final = 200  # ports a run takes at a time; a broker needs three
+PORTS_BLOCK: Final = 200  # ports a run takes at a time; a broker needs three, or six
 
 # Every option a check may ask for, and its meaning. Without options the broker has its defaults and
 # accepts anonymous clients.
@@ -70,14 +70,20 @@ class Place:
     host: str
     port: int
     websocket_port: int
+    status_port: int = 0  # for an adapter that asks its broker how it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How to start a broker: the command, the same for every start, and its environment."""
+    """How to start a broker: the command, the same for every start, and its environment.
+
+    A broker that listens before it serves has `is_ready`, which says when it does.
+    """
 
     command: Sequence[str]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_ready: Callable[[], bool] | None = None
+    start_s: float = START_S  # how long a start may take
 
 
 class Adapter(Protocol):
@@ -95,6 +101,14 @@ class Adapter(Protocol):
         to stdout or stderr and end on SIGTERM. Raise `NotRun("... cannot ...")` for an option it
         does not have, `AdapterError` for other errors.
         """
+
+
+@runtime_checkable
+class Maker(Protocol):
+    """An adapter whose broker is more than one process."""
+
+    def make(self, directory: Path, ports: "Ports", options: Options) -> "Broker":
+        """Return a broker that is not started yet; raises as `Adapter.prepare`."""
 
 
 class Broker:
@@ -155,6 +169,11 @@ class Broker:
 
     def start(self) -> None:
         """Start it, again on the same data, and return when it listens; raises `AdapterError`."""
+        self.begin()
+        self._await_listening()
+
+    def begin(self) -> None:
+        """Start the process, and return at once; raises `AdapterError`."""
         if self._launch is None or self._directory is None:
             raise NotRun("needs a broker adapter")
         assert self._process is None or self._process.poll() is not None, "it is running"
@@ -174,20 +193,28 @@ class Broker:
             except OSError as problem:
                 raise AdapterError(f"{self.name}: cannot start it: {problem}") from None
         self.starts += 1
-        self._await_listening()
+
+    @property
+    def _start_s(self) -> float:
+        return START_S if self._launch is None else self._launch.start_s
 
     def _await_listening(self) -> None:
         assert self._process is not None
-        end = time.monotonic() + START_S
-        for port in filter(None, (self.port, self.websocket_port)):
-            while not _listens(self.host, port):
-                code = self._process.poll()
-                if code is not None:
-                    raise AdapterError(f"{self.name} ended with {code}: {self._last_words()}")
-                if time.monotonic() > end:
-                    self.close()
-                    raise AdapterError(f"{self.name} does not listen after {START_S:.0f} s")
-                time.sleep(POLL_S)
+        end = time.monotonic() + self._start_s
+        while not self.serves():
+            code = self._process.poll()
+            if code is not None:
+                raise AdapterError(f"{self.name} ended with {code}: {self._last_words()}")
+            if time.monotonic() > end:
+                self.close()
+                raise AdapterError(f"{self.name} does not listen after {self._start_s:.0f} s")
+            time.sleep(POLL_S)
+
+    def serves(self) -> bool:
+        """Return whether it listens on all its ports, and is ready if it says so."""
+        ports = filter(None, (self.port, self.websocket_port))
+        is_ready = self._launch.is_ready if self._launch is not None else None
+        return all(_listens(self.host, port) for port in ports) and (is_ready is None or is_ready())
 
     def log(self) -> str:
         """Return its output on stdout and stderr since the first start."""
@@ -229,6 +256,18 @@ class Broker:
                 self._process.wait()
 
 
+def prepared(name: str, place: Place, launch: Launch, options: Options) -> Broker:
+    """Return a broker that is not started yet."""
+    return Broker(
+        name,
+        place.host,
+        place.port,
+        launch=launch,
+        directory=place.directory,
+        websocket_port=place.websocket_port if options.get("websocket") else 0,
+    )
+
+
 class Ports:
     """Gives out free ports that no other run on this machine gives out.
 
@@ -251,6 +290,10 @@ class Ports:
                     if not _is_taken(port):
                         return port
                 self._claim()
+
+    def place(self, directory: Path) -> Place:
+        """Return a place with free ports; raises `AdapterError` if there is none."""
+        return Place(directory, HOST, self.take(), self.take(), self.take())
 
     def _claim(self) -> None:
         for first in range(PORTS.start, PORTS.stop, PORTS_BLOCK):
@@ -321,15 +364,11 @@ def launch(
     if unknown:
         raise ValueError(f"unknown options of a broker: {sorted(unknown)}")
     directory.mkdir(parents=True)
-    place = Place(directory, HOST, ports.take(), ports.take())
-    broker = Broker(
-        adapter.name,
-        place.host,
-        place.port,
-        launch=adapter.prepare(place, options),
-        directory=directory,
-        websocket_port=place.websocket_port if options.get("websocket") else 0,
-    )
+    if isinstance(adapter, Maker):
+        broker = adapter.make(directory, ports, options)
+    else:
+        place = ports.place(directory)
+        broker = prepared(adapter.name, place, adapter.prepare(place, options), options)
     try:
         admit(broker)
         broker.start()

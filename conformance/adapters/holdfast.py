@@ -13,10 +13,10 @@ from conformance.adapters.files import acl_lines, derived, listed, password_line
 ROOT: Final = Path(__file__).resolve().parents[2]  # the checkout, or the directory of the packages
 
 # -P leaves out the working directory, where another package may be called `broker`.
-_COMMAND: Final = (sys.executable, "-P", "-m", "broker")
+COMMAND: Final = (sys.executable, "-P", "-m", "broker")
 
 
-def _path() -> str:
+def python_path() -> str:
     """Return our PYTHONPATH with ROOT first; the broker has another working directory."""
     here = [
         str(Path(part).absolute())
@@ -59,8 +59,8 @@ class Holdfast:
 
     def describe(self) -> str:
         """Return the version the command reports."""
-        command = [*_COMMAND, "--version"]
-        environment = {**os.environ, "PYTHONPATH": _path()}
+        command = [*COMMAND, "--version"]
+        environment = {**os.environ, "PYTHONPATH": python_path()}
         try:
             answer = subprocess.run(
                 command, capture_output=True, text=True, timeout=30, env=environment, cwd="/"
@@ -74,7 +74,7 @@ class Holdfast:
     def prepare(self, place: Place, options: Options) -> Launch:
         """Set options in the environment; write the password and ACL files."""
         environment = {
-            "PYTHONPATH": _path(),
+            "PYTHONPATH": python_path(),
             "HOLDFAST__METRICS__ENABLED": "false",
             "HOLDFAST__HISTORY__DRAIN_TIMEOUT": "0",
             "HOLDFAST__STORAGE__BALLAST": "0",
@@ -89,7 +89,7 @@ class Holdfast:
             environment["HOLDFAST__LISTENER__WEBSOCKET__TYPE"] = "websocket"
             environment["HOLDFAST__LISTENER__WEBSOCKET__HOST"] = place.host
             environment["HOLDFAST__LISTENER__WEBSOCKET__PORT"] = str(place.websocket_port)
-        command = [*_COMMAND, "serve", "--host", place.host]
+        command = [*COMMAND, "serve", "--host", place.host]
         command += ["-p", str(place.port), "--data-dir", str(place.directory / "data")]
         return Launch(command, environment)
 

@@ -130,7 +130,9 @@ class Leads:
 
     epoch: int
     alive_ms: int  # the time of the last leader when it was heard last, 0 = never heard
-    silent_ms: int  # and for how long it was silent since then
+    silent_ms: int  # and for how long it was silent since then, at least
+    # Was it heard while it led? Otherwise it was silent for longer, and nobody here knows how long.
+    is_timed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,7 @@ class Replica:
         self._free = (RESIGNED, RESIGNED + self.settings.node.encode())
         self._heard_ms: dict[str, int] = {}  # when members said something last
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
+        self._is_timed: bool = False  # and that was not read later than it was said
         self._leader_said: int = now  # when it said so
         self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
@@ -357,6 +360,7 @@ class Replica:
             return
         self.leader = record.node
         self.leader_ms, self._leader_said = BEAT.unpack_from(record.body)[0], now
+        self._is_timed = self.members.is_new(place)
         self._is_free = record.body[BEAT.size :] in self._free
         # Only this tells that somebody leads: what continues the chain may be sent again by others.
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
@@ -478,7 +482,7 @@ class Replica:
         self._has_won = self._is_clear = self.is_new = False
         self._written = self.end
         silent_ms = now - self._leader_said if self.leader_ms else 0
-        self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms))
+        self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms, self._is_timed))
         self._beat_due = now
         self._say("")
 

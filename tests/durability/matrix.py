@@ -1,24 +1,25 @@
 """The crash matrix: what a broker still has after it was killed or stopped, a scenario per row.
 
 Every scenario runs against any broker that `process` can start and returns a short verdict; if the
-broker fails, that is a verdict too, not an exception. Run as a module it prints the table
+broker fails, that is a verdict too, not an exception. On a replicated store the machine can be gone
+for good, and a start is a takeover (`tests.takeover.pair`). Run as a module it prints the table
 (`scripts/crash-matrix`). Read next: `test_crash_matrix`, which requires Holdfast to pass every row.
 """
 
 import argparse
 import concurrent.futures
+import os
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
 from tests.durability.process import (
     READY_SECONDS,
-    BrokerProcess,
     have_mosquitto,
     holdfast,
     mosquitto,
@@ -48,18 +49,37 @@ class Verdict(NamedTuple):
     text: str
 
 
-Scenario = Callable[[BrokerProcess, Pace], Verdict]
+class Tried(Protocol):
+    """A broker, of one process or of several: what `process.BrokerProcess` can."""
+
+    @property
+    def port(self) -> int: ...
+
+    def start(self) -> Any: ...
+
+    def kill(self) -> None: ...
+
+    def signal(self, number: int) -> None: ...
+
+    def wait_exit(self, timeout: float) -> int: ...
+
+    def tail(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+Scenario = Callable[[Tried, Pace], Verdict]
 # Ends the process while clients are connected; they are closed on return.
 End = Callable[..., None]
 
 
-def _kill(broker: BrokerProcess, *clients: RawClient) -> None:
+def _kill(broker: Tried, *clients: RawClient) -> None:
     broker.kill()
     for client in clients:
         client.drop()
 
 
-def _stop(broker: BrokerProcess, *clients: RawClient) -> None:
+def _stop(broker: Tried, *clients: RawClient) -> None:
     """Send SIGTERM; the clients close when the broker closes, as real clients do."""
     broker.signal(signal.SIGTERM)
     for client in clients:
@@ -71,31 +91,31 @@ def _stop(broker: BrokerProcess, *clients: RawClient) -> None:
 # Messages of an offline session
 
 
-def qos1_kill_at_last_puback(broker: BrokerProcess, pace: Pace) -> Verdict:
+def qos1_kill_at_last_puback(broker: Tried, pace: Pace) -> Verdict:
     """Publish 2000 at QoS 1 to an offline session and kill -9 at the last PUBACK."""
     messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=_kill)
     return _books(broker, messages, qos=1)
 
 
-def qos1_kill_later(broker: BrokerProcess, pace: Pace) -> Verdict:
+def qos1_kill_later(broker: Tried, pace: Pace) -> Verdict:
     """The same, killed some time after the last PUBACK."""
     messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=_kill, after=pace.settle)
     return _books(broker, messages, qos=1)
 
 
-def qos1_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
+def qos1_sigterm(broker: Tried, pace: Pace) -> Verdict:
     """The same, with an orderly stop at the last PUBACK."""
     messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=_stop)
     return _books(broker, messages, qos=1)
 
 
-def qos2_kill_at_last_pubcomp(broker: BrokerProcess, pace: Pace) -> Verdict:
+def qos2_kill_at_last_pubcomp(broker: Tried, pace: Pace) -> Verdict:
     """Publish 500 at QoS 2 to an offline session and kill -9 at the last PUBCOMP."""
     messages = _publish_to_offline(broker, 500, qos=2, window=10, then=_kill)
     return _books(broker, messages, qos=2)
 
 
-def qos2_inbound_half_open(broker: BrokerProcess, pace: Pace) -> Verdict:
+def qos2_inbound_half_open(broker: Tried, pace: Pace) -> Verdict:
     """Kill -9 between PUBREC and PUBREL; the publisher re-sends its PUBLISH with DUP."""
     _subscribe_offline(broker, qos=2)
     publisher = RawClient(broker.port, "publisher", version=4)
@@ -131,17 +151,17 @@ def qos2_inbound_half_open(broker: BrokerProcess, pace: Pace) -> Verdict:
 # In flight
 
 
-def unacknowledged_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
+def unacknowledged_kill(broker: Tried, pace: Pace) -> Verdict:
     """Kill -9 with QoS 1 and 2 sent and not acknowledged, and with PUBREL sent."""
     return _unacknowledged(broker, _kill)
 
 
-def unacknowledged_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
+def unacknowledged_sigterm(broker: Tried, pace: Pace) -> Verdict:
     """The same with an orderly stop."""
     return _unacknowledged(broker, _stop)
 
 
-def _unacknowledged(broker: BrokerProcess, end: End) -> Verdict:
+def _unacknowledged(broker: Tried, end: End) -> Verdict:
     subscriber = RawClient(broker.port, "subscriber", version=4)
     subscriber.durable()
     subscriber.subscribe("crash/#", qos=2)
@@ -191,7 +211,7 @@ def _unacknowledged(broker: BrokerProcess, end: End) -> Verdict:
 # Wills
 
 
-def will_of_a_connected_client(broker: BrokerProcess, pace: Pace) -> Verdict:
+def will_of_a_connected_client(broker: Tried, pace: Pace) -> Verdict:
     """Kill -9 with two connected clients that have wills, which are due after the restart."""
     _subscribe_offline(broker, qos=1)
     clean = RawClient(broker.port, "clean", version=4)
@@ -211,7 +231,7 @@ def will_of_a_connected_client(broker: BrokerProcess, pace: Pace) -> Verdict:
     return Verdict(False, f"{len(topics)} of 2" if topics else "never")
 
 
-def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
+def delayed_will(broker: Tried, pace: Pace) -> Verdict:
     """Kill -9 while a will waits for its delay; it comes once, when it is due."""
     _subscribe_offline(broker, qos=1)
     client = RawClient(broker.port, "mortal")
@@ -228,7 +248,8 @@ def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
         subscriber.drop()
         return Verdict(False, "never, session gone")
     arrivals: list[float] = []
-    while (left := closed + pace.will_delay + 4.0 - time.monotonic()) > 0:
+    end = max(closed + pace.will_delay, time.monotonic()) + 4.0  # a takeover takes a while
+    while (left := end - time.monotonic()) > 0:
         try:
             packet = subscriber.receive(left if not arrivals else 1.0)
         except (Silence, Closed):
@@ -250,17 +271,17 @@ def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
 # Lifetimes
 
 
-def clean_start_with_expiry_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
+def clean_start_with_expiry_sigterm(broker: Tried, pace: Pace) -> Verdict:
     """A session started with Clean Start 1 and an expiry above 0 survives an orderly stop."""
     return _clean_start_with_expiry(broker, _stop)
 
 
-def clean_start_with_expiry_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
+def clean_start_with_expiry_kill(broker: Tried, pace: Pace) -> Verdict:
     """The same across kill -9."""
     return _clean_start_with_expiry(broker, _kill)
 
 
-def _clean_start_with_expiry(broker: BrokerProcess, end: End) -> Verdict:
+def _clean_start_with_expiry(broker: Tried, end: End) -> Verdict:
     subscriber = RawClient(broker.port, "subscriber")
     subscriber.connect(clean_start=True, expiry=3600)
     subscriber.subscribe("crash/#", qos=1)
@@ -272,17 +293,17 @@ def _clean_start_with_expiry(broker: BrokerProcess, end: End) -> Verdict:
     return Verdict(verdict.passed, "ok" if verdict.passed else verdict.text)
 
 
-def session_expiry_over_downtime_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
+def session_expiry_over_downtime_sigterm(broker: Tried, pace: Pace) -> Verdict:
     """A session that expires while the broker is down is gone; one with time left is not."""
     return _session_expiry(broker, pace, _stop)
 
 
-def session_expiry_over_downtime_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
+def session_expiry_over_downtime_kill(broker: Tried, pace: Pace) -> Verdict:
     """The same across kill -9."""
     return _session_expiry(broker, pace, _kill)
 
 
-def _session_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
+def _session_expiry(broker: Tried, pace: Pace, end: End) -> Verdict:
     clients = {}
     for name, expiry in (("short", pace.session_expiry), ("long", 600)):
         clients[name] = RawClient(broker.port, name)
@@ -303,17 +324,17 @@ def _session_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
     return Verdict(True, "ok")
 
 
-def message_expiry_over_downtime_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
+def message_expiry_over_downtime_sigterm(broker: Tried, pace: Pace) -> Verdict:
     """Message expiry counts downtime: an expired message is dropped, another has less time left."""
     return _message_expiry(broker, pace, _stop)
 
 
-def message_expiry_over_downtime_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
+def message_expiry_over_downtime_kill(broker: Tried, pace: Pace) -> Verdict:
     """The same across kill -9."""
     return _message_expiry(broker, pace, _kill)
 
 
-def _message_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
+def _message_expiry(broker: Tried, pace: Pace, end: End) -> Verdict:
     _subscribe_offline(broker, qos=1)
     publisher = RawClient(broker.port, "publisher")
     publisher.connect()
@@ -339,7 +360,7 @@ def _message_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
     return Verdict(True, "ok")
 
 
-def retained_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
+def retained_kill(broker: Tried, pace: Pace) -> Verdict:
     """Kill -9 at the PUBACK of the last of 200 retained messages."""
     publisher = RawClient(broker.port, "publisher")
     publisher.connect()
@@ -364,14 +385,14 @@ def _messages(count: int) -> list[tuple[str, bytes]]:
     return [(f"crash/t{number % 7}", b"%06d" % number) for number in range(count)]
 
 
-def _subscribe_offline(broker: BrokerProcess, *, qos: int) -> None:
+def _subscribe_offline(broker: Tried, *, qos: int) -> None:
     subscriber = RawClient(broker.port, "subscriber")
     subscriber.durable()
     subscriber.subscribe("crash/#", qos=qos)
     subscriber.disconnect()
 
 
-def _publish(broker: BrokerProcess, messages: Sequence[tuple[str, bytes]], *, qos: int) -> None:
+def _publish(broker: Tried, messages: Sequence[tuple[str, bytes]], *, qos: int) -> None:
     publisher = RawClient(broker.port, "publisher", version=4)
     publisher.connect()
     publisher.publish_all(messages, qos=qos)
@@ -379,7 +400,7 @@ def _publish(broker: BrokerProcess, messages: Sequence[tuple[str, bytes]], *, qo
 
 
 def _publish_to_offline(
-    broker: BrokerProcess, count: int, *, qos: int, window: int, then: End, after: float = 0.0
+    broker: Tried, count: int, *, qos: int, window: int, then: End, after: float = 0.0
 ) -> list[tuple[str, bytes]]:
     _subscribe_offline(broker, qos=qos)
     publisher = RawClient(broker.port, "publisher", version=4)
@@ -391,9 +412,7 @@ def _publish_to_offline(
     return messages
 
 
-def _resume(
-    broker: BrokerProcess, count: int, *, idle: float = IDLE_SECONDS
-) -> tuple[bool, list[Publish]]:
+def _resume(broker: Tried, count: int, *, idle: float = IDLE_SECONDS) -> tuple[bool, list[Publish]]:
     """Return (session present, messages received); waits longer until `count` have come."""
     subscriber = RawClient(broker.port, "subscriber")
     present = bool(subscriber.durable().session_present)
@@ -404,7 +423,7 @@ def _resume(
     return present, received
 
 
-def _books(broker: BrokerProcess, messages: Sequence[tuple[str, bytes]], *, qos: int) -> Verdict:
+def _books(broker: Tried, messages: Sequence[tuple[str, bytes]], *, qos: int) -> Verdict:
     """Start the broker, let the subscriber resume, and compare what it gets with `messages`."""
     broker.start()
     present, received = _resume(broker, len(messages))
@@ -444,12 +463,35 @@ ROWS: Final[dict[str, Scenario]] = {
     "retained (200), kill -9 at ack": retained_kill,
 }
 
-BROKERS: Final[dict[str, Callable[[Path], BrokerProcess]]] = {
+SERVERS: Final = "HOLDFAST__STORAGE__KAFKA__SERVERS"
+ON_KAFKA: Final = "holdfast on kafka"
+GONE: Final = "on kafka, the machine is gone"
+
+
+def _servers() -> list[str]:
+    return [each for each in os.environ.get(SERVERS, "").split(",") if each]
+
+
+def _on_kafka(directory: Path) -> Tried:
+    from tests.takeover.pair import one_node  # its library, only if asked for
+
+    return one_node(directory, _servers())
+
+
+def _gone(directory: Path) -> Tried:
+    from tests.takeover.pair import Pair
+
+    return Pair(directory, _servers())
+
+
+BROKERS: Final[dict[str, Callable[[Path], Tried]]] = {
     "holdfast": lambda directory: holdfast(directory),
     "mosquitto": lambda directory: mosquitto(directory),
     "mosquitto autosave": lambda directory: mosquitto(
         directory, config="autosave_on_changes true\nautosave_interval 1"
     ),
+    ON_KAFKA: _on_kafka,
+    GONE: _gone,
 }
 
 
@@ -479,14 +521,20 @@ def table(results: dict[tuple[str, str], Verdict], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _can_be_had(name: str) -> bool:
+    if name in (ON_KAFKA, GONE):
+        return bool(_servers())
+    return name == "holdfast" or have_mosquitto()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table for the brokers named; the exit code is 1 if Holdfast failed a row."""
+    """Print the table for the brokers named; the exit code is 1 if a Holdfast failed a row."""
     parser = argparse.ArgumentParser(prog="scripts/crash-matrix", description=__doc__)
     parser.add_argument("brokers", nargs="*", help=f"any of: {', '.join(BROKERS)}")
     parser.add_argument("--quick", action="store_true", help="shorter waits, as in the tests")
     parser.add_argument("--jobs", type=int, default=4, help="scenarios at the same time")
     options = parser.parse_args(arguments)
-    names = options.brokers or [name for name in BROKERS if name == "holdfast" or have_mosquitto()]
+    names = options.brokers or [name for name in BROKERS if _can_be_had(name)]
     for name in names:
         if name not in BROKERS:
             parser.error(f"broker {name!r}: expected one of {', '.join(BROKERS)}")
@@ -505,8 +553,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results[key] = future.result()
             print(f"{key[1]}: {key[0]}: {results[key].text}", file=sys.stderr)
     print(table(results, names))
-    failed = [row for row in ROWS if (row, "holdfast") in results]
-    failed = [row for row in failed if not results[row, "holdfast"].passed]
+    ours = ("holdfast", ON_KAFKA, GONE)
+    failed = [key for key, verdict in results.items() if key[1] in ours and not verdict.passed]
     return 1 if failed else 0
 
 

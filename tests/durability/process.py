@@ -137,8 +137,8 @@ class BrokerProcess:
         self.env: dict[str, str] = dict(env)
         self.arguments: Sequence[str] = ()  # additional, for the next start
         self.starts: int = 0
-        self._command = command
-        self._is_ready = is_ready
+        self.command: Final = command
+        self.is_ready: Final = is_ready
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start: int = 0  # offset of the current start in the log
 
@@ -150,7 +150,7 @@ class BrokerProcess:
     def wait_until_ready(self, timeout: float = READY_SECONDS) -> Self:
         """Return once a launched broker is ready; raises BrokerFailed if it ends first."""
         deadline = time.monotonic() + timeout
-        while not self._is_ready(self):
+        while not self.is_ready(self):
             if self.exit_code() is not None:
                 raise BrokerFailed(f"{self.name} ended with {self.exit_code()}\n{self.tail()}")
             if time.monotonic() > deadline:
@@ -165,7 +165,7 @@ class BrokerProcess:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
-                list(self._command(self)),
+                list(self.command(self)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -50,7 +50,7 @@ def metric_names() -> set[str]:
     status = Status()
     status.disk, status.certificates = Measured(2, 3, 1), {"tls": 1}
     status.backlog = BacklogFigures(0.0, dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0), 0.0)
-    status.cluster = ClusterFigures("leader", True, 1, 1, 1, 1, 0, 0, 0.0, 1)
+    status.cluster = ClusterFigures("leader", True, 1, 1, 1, 1, 0, 0, 0.0, 1, True)
     collector = BrokerCollector(Counters(), status, lambda timeout: snapshot)
     names = set()
     for metric in collector.collect():

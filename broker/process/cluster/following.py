@@ -62,7 +62,8 @@ async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead 
     if leads is None:
         return None
     now = machine_clocks.boottime_ms()
-    return Lead(member, directory, opened, leads.alive_ms, now - leads.silent_ms)
+    alive_at_ms = now - leads.silent_ms
+    return Lead(member, directory, opened, leads.alive_ms, alive_at_ms, leads.is_timed)
 
 
 def open_broker(

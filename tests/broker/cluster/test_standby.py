@@ -52,6 +52,17 @@ def test_mqtt_3_says_unavailable() -> None:
     assert connack(V4, "bob.example:1883").reason_code == 3
 
 
+def test_no_answer_is_longer_than_a_client_takes() -> None:
+    """[MQTT-3.1.2-24]: the address is left out first."""
+    leader = "bob.example:1883"
+    for limit, found in ((60, leader), (20, None)):
+        data = encode(Connect("c", V5, maximum_packet_size=limit), V5)
+        (answer,) = asyncio.run(ask(data, V5, leader))
+        assert isinstance(answer, Connack)
+        assert (answer.reason_code, answer.server_reference) == (USE_ANOTHER_SERVER, found)
+    assert asyncio.run(ask(encode(Connect("c", V5, maximum_packet_size=4), V5), V5, leader)) == []
+
+
 @pytest.mark.parametrize("data", [b"\x30\x05\x00\x01ahi", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 9])
 def test_what_is_no_connect_is_closed_without_an_answer(data: bytes) -> None:
     assert asyncio.run(ask(data, V5, "")) == []

@@ -8,7 +8,16 @@ import pytest
 from broker.loop import client_stream
 from broker.loop.client_stream import remote_name
 from mqtt.encoder import encode
-from mqtt.packets import PUBLISH, Disconnect, Pingreq, Pingresp, Puback, Suback
+from mqtt.packets import (
+    PUBLISH,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Suback,
+)
 from session.live.connection import Connection
 from storage.errors import Unrecoverable
 from tests.broker.inside import (
@@ -255,5 +264,31 @@ def test_what_must_come_before_any_data_comes_before_it() -> None:
         peer.send(publish("a"))
         await peer.receive(Puback)
         assert (seen[0], received[PUBLISH]) == (0, 1)
+
+    run(scenario)
+
+
+class HeldCommits:
+    """A committer that never reports."""
+
+    mode = "fsync"
+
+    def request(self, serial: int) -> None:
+        """Do nothing."""
+
+
+def test_clients_are_told_of_another_server_as_far_as_they_have_come() -> None:
+    async def scenario(broker: InsideBroker) -> None:
+        there = await broker.connect("there")
+        waits = await broker.peer()
+        broker.driver._committer = HeldCommits()  # type: ignore[assignment]
+        waits.send(Connect("waits", session_expiry_interval=60))
+        await broker.until(lambda: broker.engine.stats()["connections"] == 2)
+        await broker.until(lambda: broker.engine.durable < broker.engine.written)
+        broker.driver.send_away("there.example:1883")
+        farewell = await there.receive(Disconnect)
+        assert (farewell.reason_code, farewell.server_reference) == (0x9C, "there.example:1883")
+        refusal = await waits.receive(Connack)  # not a DISCONNECT: it was not let in
+        assert (refusal.reason_code, refusal.server_reference) == (0x9C, "there.example:1883")
 
     run(scenario)

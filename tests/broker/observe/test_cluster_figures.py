@@ -16,6 +16,7 @@ FIGURES = ClusterFigures(
     pending_bytes=512,
     silent_s=0.25,
     terms=3,
+    is_warm=True,
     lag_records=2,
     lag_s=0.5,
     commits=9,
@@ -38,6 +39,7 @@ def test_every_figure_is_a_metric_and_one_role_is_one() -> None:
     for line in (
         "holdfast_cluster_terms_total 3.0",
         "holdfast_cluster_has_leader 1.0",
+        "holdfast_cluster_warm 1.0",
         "holdfast_cluster_epoch 7.0",
         "holdfast_cluster_read_index 120.0",
         "holdfast_cluster_applied_index 118.0",

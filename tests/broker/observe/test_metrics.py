@@ -337,7 +337,7 @@ def test_a_leader_that_does_not_hear_its_cluster_is_not_ready_and_stays_alive(
     broker.status.phase = "ready"
     broker.status.beat = time.monotonic()
     now = time.monotonic()
-    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1, seen=now + 60)
+    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1, True, seen=now + 60)
     broker.status.cluster = figures
     assert broker.get("/readyz")[0] == 200
     broker.status.cluster = dataclasses.replace(figures, silent_s=4.0, seen=now)
