@@ -3,14 +3,20 @@
 The log is the only referee: a node leads once it has read its own claim back as a record that
 counts (`storage.replicated.record`), and nothing behind it. A batch of the leader is committed once
 it is synced in the leader's own tail, the log has acknowledged it, and it was read back with no
-other claim before it. A follower applies each batch that counts once its own tail has it synced: no
-database ever has what its tail could not give back to the log. Pure: time is an argument, log, tail
-and database are ports. Read next: `storage.replicated.members`, `storage.replicated.log_port`.
+other claim before it. A follower applies each batch that counts once the log is known to keep it
+and its own tail has it synced: no database ever has what the log may lose by right, nor what its
+tail could not give back. Pure: time is an argument, log, tail and database are ports. Read next:
+`storage.replicated.members`, `storage.replicated.log_port`.
+
+The log keeps a record once something at its place or behind it is acknowledged. A node knows that
+from its own words, which ask for it, and from the leader, whose heartbeat names the last record
+that it has committed. What was read may be lost before that: then the node goes back to what its
+database has and reads again. Its tail still has what it forgets, as after a restart.
 
 Two ends are kept apart. `end` is what this node has applied or may yet apply; `log_end` is what the
-log says. They differ only when the log has lost what it promised to keep: then `log_end` is behind,
-and whoever leads appends again what is missing. A claim that counts in such a log at an index that
-this node has passed means that the others went on without it: the node is broken then.
+log says. `log_end` is behind what is applied only when the log has lost what it promised to keep:
+then whoever leads appends again what is missing. A claim that counts in such a log at an index that
+this node has applied means that the others went on without it: the node is broken then.
 
 Where to read on is a place of the log with the record that must be there. If another one is there,
 or none, the log has changed since, and the node reads from an earlier one.
@@ -63,6 +69,7 @@ RESIGNED: Final = b"R"  # behind the time: the leader resigns, in favour of the 
 ANCHORS_MAX: Final = 64
 # The log counts as heard without a break while it is read to its end at least so often.
 HEARD_GAP_MS: Final = 1000
+ASKED_MAX: Final = 16  # own words whose acknowledgement is awaited; older ones count no more
 RANK_MS: Final = 500  # a node later in the list of members waits so much longer before it claims
 
 
@@ -213,8 +220,11 @@ class Replica:
         self._has_turned: bool = False  # what comes was read before this node went back
         self._has_shrunk: bool = False  # the log lost records, which may have to be sent again
         self._parts: list[bytes] = []
-        # What counts and may not be applied before the own tail has it synced.
+        # What counts and may not be applied before the log keeps it and the own tail has it synced.
         self._unapplied: deque[tuple[list[Operation], Position, int]] = deque()
+        self._applied: Position = at.position  # what the database has, or a leader has committed
+        self._kept: int = at.position.index  # the log keeps everything up to this index
+        self._said_kept: Position | None = None  # and up to here, which was not read yet
         self._tail_synced: int = at.position.index
         self._durable: int = 0  # to where the database is known to be synced
         # What the own tail has behind `end` and was never read from the log, as digests by index.
@@ -226,12 +236,13 @@ class Replica:
         self._is_clear: bool = False  # and nothing was behind that
         self._tokens: dict[int, int] = {}  # of the last attempt: token -> index
         self._next_token: int = 1
-        self._acks: deque[int] = deque()  # places that were acknowledged and not yet read
+        self._asked: dict[int, int] = {}  # of own words: token -> when it was sent
+        # What was acknowledged and not yet read: (place, when an own word was sent or 0).
+        self._acks: deque[tuple[int, int]] = deque()
         self._promised: int = -1  # the last place that was acknowledged and then read
         self._set_times(now)
         if not known:
             database.remember(tuple(self.anchors))
-        self._load_own()
         self._go_back("the log was to be read")
 
     def _set_times(self, now: int) -> None:
@@ -239,6 +250,8 @@ class Replica:
         self._began: int = now
         self._heard_end: int = now - HEARD_GAP_MS - 1  # when the end of the log was heard last
         self._quiet_since: int = now
+        # When the newest own word was sent that was acknowledged and read.
+        self._proved: int = now - HEARD_GAP_MS - 1
         # Has the leader resigned, in favour of this node or of everybody?
         self._is_free: bool = False
         self._free = (RESIGNED, RESIGNED + self.settings.node.encode())
@@ -258,6 +271,7 @@ class Replica:
 
     def _load_own(self) -> None:
         """Learn which records of the own tail go on where the database ends."""
+        self._own.clear()
         end = self.end
         for _, data in self._tail.read_from(end.index + 1):
             record = decode(data)
@@ -299,8 +313,15 @@ class Replica:
                         f"the log begins at {start}, this node must read from {self.place}: "
                         "copy the database of another node"
                     )
+        while self._acks and self._acks[0][0] < self._read_to:
+            place, sent = self._acks.popleft()
+            self._promised = max(self._promised, place)
+            self._proved = max(self._proved, sent)
         if self.role == LEADS:
             self._commit()
+        else:
+            self._apply_kept()
+            self._lead_if_clear(now)
 
     def _read(self, place: int, data: bytes, now: int) -> None:
         self._read_to = place + 1
@@ -337,7 +358,10 @@ class Replica:
 
     def _beat(self, record: Record, place: int, now: int) -> None:
         self._note_missed(record, now, self.log_end.index)
-        if record.epoch < self.log_end.epoch or len(record.body) < BEAT.size:
+        if len(record.body) < BEAT.size:
+            return
+        self._hear_kept(Position(record.epoch, record.index, record.before))
+        if record.epoch < self.log_end.epoch:
             return
         self._quiet_since = now  # also if its claim is missing here: it must send that again
         self._is_free = False
@@ -349,6 +373,13 @@ class Replica:
         # Only this tells that somebody leads: what continues the chain may be sent again by others.
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
         self.is_warm = self.is_warm or (has_all and record.node != self.settings.node)
+
+    def _hear_kept(self, position: Position) -> None:
+        """A leader has said that it has committed everything up to this position."""
+        if any(each == position for _, each, _ in self._unapplied):
+            self._kept = max(self._kept, position.index)
+        else:
+            self._said_kept = position
 
     def _count(self, record: Record, data: bytes, place: int, now: int) -> None:
         """Take a record that counts in the log."""
@@ -388,9 +419,6 @@ class Replica:
         elif self.role != LEADS:
             self.role = FOLLOWS
             self._take_part(record)
-        if record.index % self.settings.anchor_every == 0 and record.kind != PART:
-            self.anchors.append(Anchor(self.end, self.place))
-            self._database.remember(tuple(self.anchors))
 
     def _has_forked(self, record: Record) -> bool:
         """Return whether this node has another record at this index. Note where its own one is."""
@@ -419,18 +447,37 @@ class Replica:
             self._apply(list(batch_codec.decode(body)))
 
     def _apply(self, operations: list[Operation]) -> None:
-        """Bring the database to `end`, once the own tail has that synced."""
+        """Bring the database to `end`, once that is allowed."""
+        if self.end == self._said_kept:
+            self._kept = max(self._kept, self.end.index)
         self._unapplied.append((operations, self.end, self.place))
-        self._apply_synced()
+        self._apply_kept()
 
-    def _apply_synced(self) -> None:
-        while self._unapplied and self._unapplied[0][1].index <= self._tail_synced:
-            self._database.apply(*self._unapplied.popleft())
+    def _apply_kept(self) -> None:
+        """Apply what the log keeps and the own tail has synced."""
+        while self._unapplied:
+            operations, position, place = self._unapplied[0]
+            is_kept = place <= self._promised or position.index <= self._kept
+            if not is_kept or position.index > self._tail_synced:
+                return
+            self._database.apply(operations, position, place)
+            self._unapplied.popleft()
+            self._note_applied(position, place)
+
+    def _note_applied(self, position: Position, place: int) -> None:
+        """The database has everything up to a position, or the leader's will get it."""
+        self._applied = position
+        is_new = not self.anchors or position.index > self.anchors[-1].position.index
+        if is_new and position.index % self.settings.anchor_every == 0:
+            self.anchors.append(Anchor(position, place))
+            self._database.remember(tuple(self.anchors))
 
     def _begin_epoch(self, record: Record, now: int) -> None:
         """A node leads from here on."""
         self._parts.clear()
         mine = record.node == self.settings.node and record.body == self._nonce
+        # What this node has behind its claim, the log had too, and may have promised to keep.
+        mine = mine and self._longest == self.end
         if self.role == LEADS:
             self.role = DEPOSED
             self.told.append(Deposed(record.node, self.members.address(record.node)))
@@ -475,6 +522,7 @@ class Replica:
         self.members.shrunk(end)
         self._promised = min(self._promised, end - 1)
         self._acks.clear()
+        self._asked.clear()
         self._tokens.clear()
         while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
             self.anchors.pop()
@@ -485,6 +533,9 @@ class Replica:
     def _anchor_is_wrong(self) -> None:
         """Another record is where this node read on: the log lost records and got others since."""
         self.is_warm = False
+        self._promised = -1
+        self._acks.clear()
+        self._asked.clear()
         self.anchors.pop()
         self._database.remember(tuple(self.anchors), is_synced=True)
         self._go_back(f"the log has another record at {self.place} than before")
@@ -497,14 +548,26 @@ class Replica:
                 "copy the database of another node"
             )
             return False
+        self._forget_unapplied()
         self.log_end, self.place = self.anchors[-1].position, self.anchors[-1].place
         self._is_found = self.log_end.index == 0
         self._read_to = self.place
         self._has_turned = True
-        self._is_clear = False
         self._missed_since = 0
         self._log.read_from(self.place)
         return True
+
+    def _forget_unapplied(self) -> None:
+        """Go back to what the database has; what was read behind it may not be in the log."""
+        self.end = self._applied
+        self._unapplied.clear()
+        self._parts.clear()
+        self._kept = self._applied.index
+        self._said_kept = None
+        self._has_won = self._is_clear = False
+        if self.role == CLAIMS:
+            self.role = FOLLOWS
+        self._load_own()
 
     def _look_back(self, now: int) -> None:
         """Read again from further back if what others have read does not come.
@@ -579,20 +642,31 @@ class Replica:
         self._tokens[token] = index
         self._log.append(data, token)
 
+    def _ask(self, data: bytes, now: int) -> None:
+        """Append an own word, to learn what the log keeps."""
+        token, self._next_token = self._next_token, self._next_token + 1
+        self._asked[token] = now
+        if len(self._asked) > ASKED_MAX:
+            del self._asked[min(self._asked)]
+        self._log.append(data, token)
+
     def _acknowledged(self, token: int, place: int) -> None:
         """Note what the log keeps: whatever is at this place now, and all before it.
 
         Whether that is what this node knows of is certain when it has read so far: records may have
         been lost, and others come in their place, since it last did.
         """
-        if self._tokens.pop(token, 0):
-            self._acks.append(place)
+        sent = self._asked.pop(token, 0)
+        if sent or self._tokens.pop(token, 0):
+            self._acks.append((place, sent))
 
     def _append_again(self, token: int) -> None:
         """Append again what may be missing in the log, and all behind it."""
         index = self._tokens.get(token, 0)
-        if index and self.role == LEADS:
+        if self.role == LEADS and index > self.log_end.index:
             self._send_again(index)
+        elif index:
+            self._presence_due = 0  # it was read: only whether it is kept must be asked
 
     def _send_again(self, index: int) -> None:
         self._tokens = {each: to for each, to in self._tokens.items() if to < index}
@@ -603,13 +677,12 @@ class Replica:
     def tail_synced(self, index: int) -> None:
         """The own tail is synced up to `index`."""
         self._tail_synced = max(self._tail_synced, index)
-        self._apply_synced()
         if self.role == LEADS:
             self._commit()
+        else:
+            self._apply_kept()
 
     def _commit(self) -> None:
-        while self._acks and self._acks[0] < self._read_to:
-            self._promised = max(self._promised, self._acks.popleft())
         index = min(self._tail_synced, self.log_end.index)
         while self._pending and self._pending[0].position.index <= index:
             if self._pending[0].place > self._promised:
@@ -617,6 +690,7 @@ class Replica:
             sent = self._pending.popleft()
             if sent.ends_batch:
                 self.told.append(Committed(sent.position, sent.place))
+                self._note_applied(sent.position, sent.place)
 
     def synced(self, index: int) -> None:
         """The database is synced up to `index`."""
@@ -629,8 +703,8 @@ class Replica:
         if self.role in (DEPOSED, BROKEN):
             return
         if now >= self._presence_due:
-            self._presence_due = now + self.settings.presence_ms
-            self._tell_presence()
+            self._presence_due = now + self._presence_ms(now)
+            self._tell_presence(now)
         self._lead_if_clear(now)
         if self.role == LEADS:
             self._lead(now)
@@ -640,14 +714,19 @@ class Replica:
         if self.role != BROKEN and self._may_claim(now):
             self._claim(now)
 
-    def _tell_presence(self) -> None:
+    def _presence_ms(self, now: int) -> int:
+        """Return when the next word is due: sooner if it may have to prove a claim right."""
+        period = self.settings.presence_ms
+        is_quiet = self.role != LEADS and now - self._quiet_since > self.settings.takeover_ms // 2
+        return period // 4 if is_quiet else period
+
+    def _tell_presence(self, now: int) -> None:
         end = self.end
         node, address = self.settings.node, self.settings.address
         longest, reached = self.longest, _reach(end)
         body = Presence(self._nonce, longest, reached, self._durable, address)
-        self._log.append(
-            Record(PRESENCE, end.epoch, end.index, end.digest, node, body.encode()).encode()
-        )
+        record = Record(PRESENCE, end.epoch, end.index, end.digest, node, body.encode())
+        self._ask(record.encode(), now)
 
     def beat(self, broker_ms: int, now: int) -> None:
         """Say that the leader lives, at this time of its broker's clock, if that is due."""
@@ -657,8 +736,8 @@ class Replica:
         self._log.append(self.heartbeat(broker_ms))
 
     def heartbeat(self, broker_ms: int, more: bytes = b"") -> bytes:
-        """Return the record that says that this leader lives."""
-        end, node = self.end, self.settings.node
+        """Return the record that says that this leader lives, and what it has committed."""
+        end, node = self._applied, self.settings.node
         body = BEAT.pack(broker_ms) + more
         return Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode()
 
@@ -676,12 +755,13 @@ class Replica:
         if not self.is_stalled and now - self._heard_end > self.settings.lease_ms:
             self.is_stalled = True
             self._say("the log is not heard: nothing can be committed")
-        is_behind = bool(self._pending) or self.log_end.index < self.end.index
-        if is_behind and not self.is_stalled and now - self._counted > self._resend_ms:
+        if self._written.index == self.log_end.index:
+            self._counted = now  # all is in the log: it waits for the disk, or to be kept
+        elif not self.is_stalled and now - self._counted > self._resend_ms:
             self._counted = now
             self._resend_ms *= 2
             self._append_missing()
-            self._send_again(self._pending[0].position.index if self._pending else 0)
+            self._send_again(self.log_end.index + 1)
         if now >= self._trim_due:
             self._trim_due = now + self.settings.trim_ms
             self._trim()
@@ -705,6 +785,9 @@ class Replica:
         wait = 0 if self._is_free else self.settings.takeover_ms
         wait += 0 if self._is_free else RANK_MS * self.members.rank
         if now - self._quiet_since < wait:
+            return False
+        # What was read may come from a machine of the log that is cut off, alone with this node.
+        if not self._is_free and now - self._proved > HEARD_GAP_MS:
             return False
         if self.settings.accepts_data_loss:
             return True
@@ -737,7 +820,7 @@ class Replica:
         self.role = CLAIMS
         node = self.settings.node
         claim = Record(CLAIM, end.epoch + 1, end.index + 1, end.digest, node, self._nonce)
-        self._log.append(claim.encode())
+        self._ask(claim.encode(), now)
 
     def _say(self, why: str) -> None:
         """Tell of a trouble, or of its end, once."""

@@ -39,8 +39,7 @@ class ReleasedWhenAcknowledged(Replica):
     """A batch is released when the log has acknowledged it, whatever was before it there."""
 
     def _commit(self) -> None:
-        if self._acks:
-            self._promised = max(self._promised, *self._acks)
+        self._promised = max(self._promised, *(place for place, _ in self._acks), -1)
         while self._pending and self._pending[0].position.index <= self._tail_synced:
             sent = self._pending[0]
             if sent.position.index > self._acked_to:
@@ -187,9 +186,56 @@ class PlaceTooFarAhead(Node):
 class AppliedBeforeTheTail(Replica):
     """A follower applies what its tail does not have synced yet."""
 
-    def _apply_synced(self) -> None:
-        while self._unapplied:
-            self._database.apply(*self._unapplied.popleft())
+    def _apply_kept(self) -> None:
+        synced, self._tail_synced = self._tail_synced, 1 << 60
+        super()._apply_kept()
+        self._tail_synced = synced
+
+
+class AppliedWhenRead(Replica):
+    """A follower applies what the log has not promised to keep."""
+
+    def _apply_kept(self) -> None:
+        self._kept = 1 << 60
+        super()._apply_kept()
+
+
+class KeptByAnotherBranch(Replica):
+    """What a leader has committed is taken by its index, whatever this node has there."""
+
+    def _hear_kept(self, position: Position) -> None:
+        self._kept = max(self._kept, position.index)
+        self._apply_kept()
+
+
+class BeatsWhatItHasRead(Replica):
+    """A leader says that it has committed what it has read back."""
+
+    def heartbeat(self, broker_ms: int, more: bytes = b"") -> bytes:
+        """Return the record that says that this leader lives."""
+        applied, self._applied = self._applied, self.end
+        data = super().heartbeat(broker_ms, more)
+        self._applied = applied
+        return data
+
+
+class LeadsByALostClaim(Replica):
+    """A node still leads by a claim that the log has lost."""
+
+    def _forget_unapplied(self) -> None:
+        was = self.role, self._has_won
+        super()._forget_unapplied()
+        self.role, self._has_won = was
+
+
+class NotForgotten(Replica):
+    """What was read stays read, though the log has lost it before it promised to keep it."""
+
+    def _forget_unapplied(self) -> None:
+        end, unapplied, parts = self.end, list(self._unapplied), list(self._parts)
+        super()._forget_unapplied()
+        self.end, self._parts[:] = end, parts
+        self._unapplied.extend(unapplied)
 
 
 class TailNotRestored(Replica):
@@ -215,7 +261,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "released when acknowledged": Mutant(ReleasedWhenAcknowledged),
     "released when read": Mutant(ReleasedWhenRead, start=4),
     "released without tail": Mutant(ReleasedWithoutTail, kind=SITE),
-    "leads when it claims": Mutant(LeadsWhenItClaims),
+    "leads when it claims": Mutant(LeadsWhenItClaims, start=36),
     "leads before it has all": Mutant(LeadsBeforeItHasAll, start=6),
     "claim of any index": Mutant(ClaimOfAnyIndex, start=32),
     "epoch not looked at": Mutant(EpochNotLookedAt),
@@ -228,6 +274,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "parts kept at a claim": Mutant(PartsKeptAtAClaim, start=15),
     "place too far ahead": Mutant(node=PlaceTooFarAhead, start=10),
     "applied before the tail": Mutant(AppliedBeforeTheTail, kind=SITE, start=7),
+    "applied when read": Mutant(AppliedWhenRead, kind=PLAIN),
+    "kept by another branch": Mutant(KeptByAnotherBranch, kind=PLAIN),
+    "beats what it has read": Mutant(BeatsWhatItHasRead, kind=PLAIN),
+    "leads by a lost claim": Mutant(LeadsByALostClaim),
+    "not forgotten": Mutant(NotForgotten),
     "tail not restored": Mutant(TailNotRestored),
     "acks what was lost": Mutant(line=AcksWhatWasLost),
 }
