@@ -342,9 +342,23 @@ class Replica:
             self._beat(record, place, now)
         elif record.kind in CHAINED and counts(record, self.log_end):
             self._count(record, data, place, now)
+        elif self._begins_elsewhere(record):
+            self._break(
+                f"the log begins with a database of {record.node} that is another one than this "
+                "node has: copy the database of another node"
+            )
         else:
             self.passed_over += 1
             self._note_missed(record, now, self.log_end.index + 1)
+
+    def _begins_elsewhere(self, record: Record) -> bool:
+        """Return whether the first claim of the log is behind a database that was renewed."""
+        is_first = record.index == 1 and self.log_end.index == 0 and record.kind == CLAIM
+        return (
+            is_first
+            and record.epoch > self.log_end.epoch
+            and record.before != (self.log_end.digest)
+        )
 
     def _hear_presence(self, record: Record, place: int) -> None:
         self.members.take(record.node, members.decode(record), place)
@@ -544,8 +558,8 @@ class Replica:
         """Read on from the last anchor; without one return False, and this node is broken."""
         if not self.anchors:
             self._break(
-                f"{why}, and this node remembers no place from where to read again: "
-                "copy the database of another node"
+                f"{why}, and this node remembers no place from where to read again: copy the "
+                "database of another node, or if none can go on, see holdfast cluster renew"
             )
             return False
         self._forget_unapplied()
@@ -814,7 +828,8 @@ class Replica:
         if end.index < self.end.index:
             self._say(
                 f"the log ends at {end.index}, and this node no longer has all records from there "
-                f"to {self.end.index}: start the other nodes"
+                f"to {self.end.index}: start the other nodes, or if none has them, see holdfast "
+                "cluster renew"
             )
             return
         self.role = CLAIMS

@@ -1,15 +1,16 @@
 """`holdfast cluster status` and `promote`: who leads, how far each node is, and another leader.
 
-Asks the node whose data directory it is given, by its control socket. Read next:
-`broker.cluster.describing`.
+Asks the node whose data directory it is given, by its control socket; `renew` needs it stopped.
+Read next: `broker.cluster.describing`, `broker.operations.cluster_renewal`.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from broker.cli.administration.asking import ask_broker
-from broker.cli.command import EXIT_FAILED, EXIT_OK, print_lines
+from broker.cli.administration.asking import ask_broker, confirm
+from broker.cli.command import EXIT_FAILED, EXIT_OK, CommandError, load_config, print_lines
 
 STATUS = "cluster_status"
 PROMOTE = "cluster_promote"
@@ -26,6 +27,27 @@ def run_promote(options: argparse.Namespace) -> int:
     """Have another node lead."""
     answer = ask_broker(options, {"do": PROMOTE, "node": options.node})
     print_lines([f"{answer['leader']} leads from now on; this node commits everything first"])
+    return EXIT_OK
+
+
+def run_renew(options: argparse.Namespace) -> int:
+    """Make the database of a stopped node the beginning of a new log."""
+    from broker.operations import cluster_renewal
+    from storage.errors import StorageError
+
+    path = Path(load_config(options).shell.data_dir)
+    confirm(options, f"Begin a new log with {path}? Other nodes can follow only with a copy of it.")
+    try:
+        renewed = cluster_renewal.renew(path)
+    except StorageError as problem:
+        raise CommandError(str(problem)) from None
+    print_lines(
+        [
+            f"{path}: begins a new log with all up to record {renewed.index} of the old one, "
+            f"{renewed.from_tail} batches of it from its tail",
+            "every other node needs a copy: holdfast db backup here, holdfast db restore there",
+        ]
+    )
     return EXIT_OK
 
 

@@ -775,3 +775,52 @@ def test_a_claim_that_another_one_followed_before_the_log_lost_that_does_not_lea
     bob.keep()
     assert bob.replica.role == FOLLOWS
     assert bob.replica.longest == (3, 4)  # it may have been promised, and can be given back
+
+
+RENEWED = Position(3, 0, b"d" * 16)  # a database that begins a new log
+
+
+def test_a_renewed_database_leads_in_a_new_log_and_a_copy_of_it_follows() -> None:
+    bob, chain = Bob(Anchor(RENEWED, 0)), Chain(RENEWED)
+    bob.hear(chain.word("bob", NONCE), chain.word("ann", OTHER), CaughtUp(2))
+    bob.wait(4000)
+    claim = chain.sent(bob.log)
+    assert decode(claim.data).epoch == 4
+    bob.hear(bob.ack(claim), claim, CaughtUp(3))
+    bob.wait(100)
+    assert bob.replica.role == LEADS
+    ann = Bob(Anchor(RENEWED, 0))
+    ann.hear(claim, chain.add(BATCH, 4, row(1), node="bob"))
+    ann.keep()
+    assert ann.has(1)
+
+
+def test_an_empty_node_does_not_follow_a_log_that_a_renewed_database_began() -> None:
+    bob = Bob()
+    bob.hear(Chain(RENEWED).add(CLAIM, 4))
+    assert bob.replica.role == BROKEN
+    (trouble,) = bob.told(Trouble)
+    assert trouble == Trouble(
+        "the log begins with a database of ann that is another one than this node has: copy the "
+        "database of another node"
+    )
+
+
+def test_a_renewed_database_passes_over_the_claim_of_an_empty_one() -> None:
+    bob = Bob(Anchor(RENEWED, 0))
+    bob.hear(Chain().add(CLAIM, 1))
+    assert (bob.replica.role, bob.replica.passed_over) == (FOLLOWS, 1)
+
+
+def test_a_log_that_lost_everything_is_one_line_that_says_what_to_do() -> None:
+    chain = Chain()
+    chain.add(CLAIM, 1)
+    bob = Bob(Anchor(chain.end, 7))
+    bob.hear(CaughtUp(0))
+    assert bob.replica.role == BROKEN
+    assert bob.told(Trouble) == [
+        Trouble(
+            "the log ended at 0, and this node remembers no place from where to read again: copy "
+            "the database of another node, or if none can go on, see holdfast cluster renew"
+        )
+    ]
