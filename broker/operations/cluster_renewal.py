@@ -28,7 +28,7 @@ TAIL: Final = "tail"  # in the data directory
 class Renewed(NamedTuple):
     """What the new log begins with."""
 
-    index: int  # of the last record of the old log that the database has
+    last: int  # record of the old log that the database has
     from_tail: int  # batches that the tail had behind the database
 
 

@@ -6,7 +6,8 @@ it is synced in the leader's own tail, the log has acknowledged it, and it was r
 other claim before it. A follower applies each batch that counts once the log is known to keep it
 and its own tail has it synced: no database ever has what the log may lose by right, nor what its
 tail could not give back. Pure: time is an argument, log, tail and database are ports. Read next:
-`storage.replicated.members`, `storage.replicated.log_port`.
+`storage.replicated.roles.follower`, `storage.replicated.roles.leader`,
+`storage.replicated.members`.
 
 The log keeps a record once something at its place or behind it is acknowledged. A node knows that
 from its own words, which ask for it, and from the leader, whose heartbeat names the last record
@@ -23,13 +24,11 @@ or none, the log has changed since, and the node reads from an earlier one.
 """
 
 import struct
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from storage.errors import Recoverable
-from storage.replicated import batch_codec, members
+from storage.replicated import members
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import (
     Acked,
@@ -43,7 +42,6 @@ from storage.replicated.log_port import (
 )
 from storage.replicated.members import Members, Presence, Reach
 from storage.replicated.record import (
-    BATCH,
     CHAINED,
     CLAIM,
     HEARTBEAT,
@@ -57,122 +55,31 @@ from storage.replicated.record import (
     decode,
     digest,
 )
-
-FOLLOWS: Final = "follower"
-CLAIMS: Final = "candidate"
-LEADS: Final = "leader"
-DEPOSED: Final = "deposed"  # the process must begin anew
-BROKEN: Final = "broken"  # needs a copy of another node's database
+from storage.replicated.roles.acknowledgements import Acknowledgements
+from storage.replicated.roles.follower import Following
+from storage.replicated.roles.leader import Writing
+from storage.replicated.roles.terms import (
+    BROKEN,
+    CLAIMS,
+    DEPOSED,
+    FOLLOWS,
+    LEADS,
+    Anchor,
+    Committed,
+    Database,
+    Deposed,
+    Leads,
+    Settings,
+    Tail,
+    Told,
+    Trouble,
+)
 
 BEAT: Final = struct.Struct(">Q")
 RESIGNED: Final = b"R"  # behind the time: the leader resigns, in favour of the name that follows
-ANCHORS_MAX: Final = 64
 # The log counts as heard without a break while it is read to its end at least so often.
 HEARD_GAP_MS: Final = 1000
-ASKED_MAX: Final = 16  # own words whose acknowledgement is awaited; older ones count no more
 RANK_MS: Final = 500  # a node later in the list of members waits so much longer before it claims
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Who and how often; times in milliseconds."""
-
-    node: str
-    members: tuple[str, ...]
-    address: str = ""  # where clients find this node
-    takeover_ms: int = 3000  # silence of the leader before a claim
-    heartbeat_ms: int = 500
-    presence_ms: int = 1000
-    lease_ms: int = 3000  # a leader that has not heard the log for so long says so
-    trim_ms: int = 30_000  # how often the leader deletes what nobody needs
-    resend_ms: int = 2000  # the leader appends again what did not count for so long
-    part_bytes: int = 512 << 10  # of a batch in one record
-    anchor_every: int = 256  # records between two anchors
-    accepts_data_loss: bool = False  # lead after a cold start without having heard every member
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """The record at `place` ends the chain up to `position`; the beginning of a log has none."""
-
-    position: Position
-    place: int
-
-
-class Database(Protocol):
-    """What a replica does to the state of its node."""
-
-    def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
-        """Apply a batch, and note in the same write which record ended it, and its place."""
-        ...
-
-    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
-        """Note these in place of earlier ones; they may be lost in a crash if it is not synced."""
-        ...
-
-
-class Tail(Protocol):
-    """The records that this node keeps itself, by index."""
-
-    def append(self, index: int, data: bytes) -> None:
-        """Keep a record, of a greater index than all others.
-
-        It is synced when `Replica.tail_synced` is told so, by followers too.
-        """
-        ...
-
-    def drop_from(self, index: int) -> None:
-        """Forget the records from `index` on. No sync that began earlier is told of any more."""
-        ...
-
-    def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
-        """Return the records from `index` on, or from the first one that is still kept."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Leads:
-    """This node leads from now on; its database has everything before."""
-
-    epoch: int
-    alive_ms: int  # the time of the last leader when it was heard last, 0 = never heard
-    silent_ms: int  # and for how long it was silent since then
-
-
-@dataclass(frozen=True, slots=True)
-class Deposed:
-    """Another node leads: nothing may be released any more."""
-
-    leader: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The leader's batch that the record at `place` ends is committed, and all before it."""
-
-    position: Position
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something an operator must know; one sentence. "" = it is over."""
-
-    why: str
-
-
-Told: TypeAlias = Leads | Deposed | Committed | Trouble
-
-
-@dataclass(slots=True)
-class Sent:
-    """A record that the leader has written and that is not committed."""
-
-    position: Position  # of the chain behind it
-    data: bytes
-    ends_batch: bool
-    place: int = -1  # in the log, -1 = not read back
 
 
 class Replica:
@@ -199,7 +106,6 @@ class Replica:
         self.settings: Final = settings
         self.role: str = FOLLOWS
         self.leader: str = ""  # who leads, as far as this node knows
-        self.end: Position = at.position
         self.log_end: Position = at.position
         self.place: int = at.place  # of the record that ends `log_end`
         self.members: Final = Members(settings.node, settings.members, nonce)
@@ -207,42 +113,22 @@ class Replica:
         self.is_stalled: bool = False  # leads, and does not hear the log
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
-        known = [each for each in anchors if each.position.index <= at.position.index]
-        self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
         self.told: Final[list[Told]] = []
         self._log: Final = log
-        self._database: Final = database
         self._tail: Final = tail
         self._nonce: Final = nonce
+        self._acks: Final = Acknowledgements(log, now - HEARD_GAP_MS - 1)
+        self._follower: Final = Following(settings, database, tail, self._acks, at, anchors)
+        self._writing: Final = Writing(settings, tail, self._acks, at.position, now)
         # Was the record at `place` read, so that what comes behind it continues the chain?
         self._is_found: bool = at.position.index == 0
         self._read_to: int = at.place  # everything before was read
         self._has_turned: bool = False  # what comes was read before this node went back
         self._has_shrunk: bool = False  # the log lost records, which may have to be sent again
-        self._parts: list[bytes] = []
-        # What counts and may not be applied before the log keeps it and the own tail has it synced.
-        self._unapplied: deque[tuple[list[Operation], Position, int]] = deque()
-        self._applied: Position = at.position  # what the database has, or a leader has committed
-        self._kept: int = at.position.index  # the log keeps everything up to this index
-        self._said_kept: Position | None = None  # and up to here, which was not read yet
-        self._tail_synced: int = at.position.index
         self._durable: int = 0  # to where the database is known to be synced
-        # What the own tail has behind `end` and was never read from the log, as digests by index.
-        self._own: dict[int, bytes] = {}
-        # The leader.
-        self._written: Position = at.position
-        self._pending: deque[Sent] = deque()
         self._has_won: bool = False  # its claim counts; it does not lead yet
         self._is_clear: bool = False  # and nothing was behind that
-        self._tokens: dict[int, int] = {}  # of the last attempt: token -> index
-        self._next_token: int = 1
-        self._asked: dict[int, int] = {}  # of own words: token -> when it was sent
-        # What was acknowledged and not yet read: (place, when an own word was sent or 0).
-        self._acks: deque[tuple[int, int]] = deque()
-        self._promised: int = -1  # the last place that was acknowledged and then read
         self._set_times(now)
-        if not known:
-            database.remember(tuple(self.anchors))
         self._go_back("the log was to be read")
 
     def _set_times(self, now: int) -> None:
@@ -250,42 +136,29 @@ class Replica:
         self._began: int = now
         self._heard_end: int = now - HEARD_GAP_MS - 1  # when the end of the log was heard last
         self._quiet_since: int = now
-        # When the newest own word was sent that was acknowledged and read.
-        self._proved: int = now - HEARD_GAP_MS - 1
         # Has the leader resigned, in favour of this node or of everybody?
         self._is_free: bool = False
         self._free = (RESIGNED, RESIGNED + self.settings.node.encode())
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._leader_said: int = now  # when it said so
-        self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
         self._look_back_ms: int = 2 * self.settings.resend_ms
-        # Longer each time: a slow log needs no repeats.
-        self._resend_ms: int = self.settings.resend_ms
         self._restored: int = now  # when the log was given back what it had lost
         self._beat_due: int = now
         self._presence_due: int = now
         self._trim_due: int = now + self.settings.trim_ms
         self._trouble: str = ""
 
-    def _load_own(self) -> None:
-        """Learn which records of the own tail go on where the database ends."""
-        self._own.clear()
-        end = self.end
-        for _, data in self._tail.read_from(end.index + 1):
-            record = decode(data)
-            if not counts(record, end):
-                self._tail.drop_from(end.index + 1)
-                break
-            end = after(record, data)
-            self._own[end.index] = end.digest
-        self._longest: Position = end
+    @property
+    def end(self) -> Position:
+        """Return what this node has applied or may yet apply."""
+        return self._follower.end
 
     @property
     def longest(self) -> Reach:
         """Return how far the records of this node reach, those of its own tail included."""
-        return _reach(self._longest)
+        return _reach(self._follower.longest)
 
     # What the log says.
 
@@ -297,7 +170,7 @@ class Replica:
                 return
             match event:
                 case Acked(token, place):
-                    self._acknowledged(token, place)
+                    self._acks.acknowledged(token, place)
                 case Unknown(token):
                     self._append_again(token)
                 case Shrunk(end):
@@ -313,14 +186,11 @@ class Replica:
                         f"the log begins at {start}, this node must read from {self.place}: "
                         "copy the database of another node"
                     )
-        while self._acks and self._acks[0][0] < self._read_to:
-            place, sent = self._acks.popleft()
-            self._promised = max(self._promised, place)
-            self._proved = max(self._proved, sent)
+        self._acks.read(self._read_to)
         if self.role == LEADS:
             self._commit()
         else:
-            self._apply_kept()
+            self._follower.apply_kept()
             self._lead_if_clear(now)
 
     def _read(self, place: int, data: bytes, now: int) -> None:
@@ -374,7 +244,7 @@ class Replica:
         self._note_missed(record, now, self.log_end.index)
         if len(record.body) < BEAT.size:
             return
-        self._hear_kept(Position(record.epoch, record.index, record.before))
+        self._follower.hear_kept(Position(record.epoch, record.index, record.before))
         if record.epoch < self.log_end.epoch:
             return
         self._quiet_since = now  # also if its claim is missing here: it must send that again
@@ -388,13 +258,6 @@ class Replica:
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
         self.is_warm = self.is_warm or (has_all and record.node != self.settings.node)
 
-    def _hear_kept(self, position: Position) -> None:
-        """A leader has said that it has committed everything up to this position."""
-        if any(each == position for _, each, _ in self._unapplied):
-            self._kept = max(self._kept, position.index)
-        else:
-            self._said_kept = position
-
     def _count(self, record: Record, data: bytes, place: int, now: int) -> None:
         """Take a record that counts in the log."""
         is_old = record.index <= self.end.index
@@ -406,10 +269,9 @@ class Replica:
             return
         self.log_end = after(record, data)
         self.place = place
-        self._counted = now
+        self._writing.counted(now)
         self._missed_since = 0
         self._look_back_ms = 2 * self.settings.resend_ms
-        self._resend_ms = self.settings.resend_ms
         self.leader = record.node
         self._quiet_since = now
         self._is_free = False
@@ -421,82 +283,32 @@ class Replica:
             return
         if is_old:
             if self.log_end == self.end and record.kind != PART and self.role != LEADS:
-                self._apply([])
+                self._follower.apply([], place)
             return
-        if self._longest.index < record.index or self._own.pop(record.index, b"") != (
-            self.log_end.digest
-        ):
-            self._keep(record.index, data)
-        self.end = self.log_end
+        self._follower.take(self.log_end, data)
         if record.kind == CLAIM:
             self._begin_epoch(record, now)
         elif self.role != LEADS:
             self.role = FOLLOWS
-            self._take_part(record)
+            self._follower.take_part(record, place)
 
     def _has_forked(self, record: Record) -> bool:
         """Return whether this node has another record at this index. Note where its own one is."""
-        behind = record.index - self._pending[0].position.index if self._pending else -1
-        if record.kind != CLAIM and 0 <= behind < len(self._pending):
-            if self._pending[behind].position != self.log_end:
-                return True
-            self._pending[behind].place = self.place
+        if record.kind != CLAIM and not self._writing.was_read(self.log_end, self.place):
+            return True
         return record.index == self.end.index and self.log_end != self.end
-
-    def _keep(self, index: int, data: bytes) -> None:
-        """Keep a record that was read; what the own tail had there was never committed."""
-        if self._longest.index >= index:
-            self._tail.drop_from(index)
-            self._tail_synced = min(self._tail_synced, index - 1)
-            self._own.clear()
-        self._tail.append(index, data)
-        self._longest = self.log_end
-
-    def _take_part(self, record: Record) -> None:
-        """Apply a batch that counts, once it is whole."""
-        self._parts.append(record.body)
-        if record.kind == BATCH:
-            body = b"".join(self._parts)
-            self._parts.clear()
-            self._apply(list(batch_codec.decode(body)))
-
-    def _apply(self, operations: list[Operation]) -> None:
-        """Bring the database to `end`, once that is allowed."""
-        if self.end == self._said_kept:
-            self._kept = max(self._kept, self.end.index)
-        self._unapplied.append((operations, self.end, self.place))
-        self._apply_kept()
-
-    def _apply_kept(self) -> None:
-        """Apply what the log keeps and the own tail has synced."""
-        while self._unapplied:
-            operations, position, place = self._unapplied[0]
-            is_kept = place <= self._promised or position.index <= self._kept
-            if not is_kept or position.index > self._tail_synced:
-                return
-            self._database.apply(operations, position, place)
-            self._unapplied.popleft()
-            self._note_applied(position, place)
-
-    def _note_applied(self, position: Position, place: int) -> None:
-        """The database has everything up to a position, or the leader's will get it."""
-        self._applied = position
-        is_new = not self.anchors or position.index > self.anchors[-1].position.index
-        if is_new and position.index % self.settings.anchor_every == 0:
-            self.anchors.append(Anchor(position, place))
-            self._database.remember(tuple(self.anchors))
 
     def _begin_epoch(self, record: Record, now: int) -> None:
         """A node leads from here on."""
-        self._parts.clear()
+        self._follower.parts.clear()
         mine = record.node == self.settings.node and record.body == self._nonce
         # What this node has behind its claim, the log had too, and may have promised to keep.
-        mine = mine and self._longest == self.end
+        mine = mine and self._follower.longest == self.end
         if self.role == LEADS:
             self.role = DEPOSED
             self.told.append(Deposed(record.node, self.members.address(record.node)))
             return
-        self._apply([])
+        self._follower.apply([], self.place)
         self.role = CLAIMS if mine else FOLLOWS
         self._has_won, self._is_clear = mine, False
 
@@ -512,18 +324,18 @@ class Replica:
         if self._has_shrunk and self.role == LEADS:
             self._has_shrunk = False
             self._append_missing()
-            self._send_again(self.end.index + 1)
+            self._writing.send_again(self.end.index + 1)
         if self.is_stalled:
             self.is_stalled = False
             self._say("")
 
     def _lead_if_clear(self, now: int) -> None:
         """Lead if nothing was behind this node's claim and its database has all before it."""
-        if not self._is_clear or self._unapplied:
+        if not self._is_clear or self._follower.unapplied:
             return
         self.role = LEADS
         self._has_won = self._is_clear = False
-        self._written = self.end
+        self._writing.end = self.end
         silent_ms = now - self._leader_said if self.leader_ms else 0
         self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms))
         self._beat_due = now
@@ -534,54 +346,39 @@ class Replica:
         self._has_shrunk = True
         self.is_warm = False
         self.members.shrunk(end)
-        self._promised = min(self._promised, end - 1)
-        self._acks.clear()
-        self._asked.clear()
-        self._tokens.clear()
-        while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
-            self.anchors.pop()
-        self._database.remember(tuple(self.anchors), is_synced=True)
+        self._acks.shrunk(end)
+        self._acks.repeat_from(0)
+        self._follower.drop_anchors(end)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
 
     def _anchor_is_wrong(self) -> None:
         """Another record is where this node read on: the log lost records and got others since."""
         self.is_warm = False
-        self._promised = -1
-        self._acks.clear()
-        self._asked.clear()
-        self.anchors.pop()
-        self._database.remember(tuple(self.anchors), is_synced=True)
+        self._acks.shrunk(0)
+        self._follower.drop_anchor()
         self._go_back(f"the log has another record at {self.place} than before")
 
     def _go_back(self, why: str) -> bool:
         """Read on from the last anchor; without one return False, and this node is broken."""
-        if not self.anchors:
+        anchors = self._follower.anchors
+        if not anchors:
             self._break(
                 f"{why}, and this node remembers no place from where to read again: copy the "
                 "database of another node, or if none can go on, see holdfast cluster renew"
             )
             return False
-        self._forget_unapplied()
-        self.log_end, self.place = self.anchors[-1].position, self.anchors[-1].place
+        self._follower.forget_unapplied()
+        self._has_won = self._is_clear = False
+        if self.role == CLAIMS:
+            self.role = FOLLOWS
+        self.log_end, self.place = anchors[-1].position, anchors[-1].place
         self._is_found = self.log_end.index == 0
         self._read_to = self.place
         self._has_turned = True
         self._missed_since = 0
         self._log.read_from(self.place)
         return True
-
-    def _forget_unapplied(self) -> None:
-        """Go back to what the database has; what was read behind it may not be in the log."""
-        self.end = self._applied
-        self._unapplied.clear()
-        self._parts.clear()
-        self._kept = self._applied.index
-        self._said_kept = None
-        self._has_won = self._is_clear = False
-        if self.role == CLAIMS:
-            self.role = FOLLOWS
-        self._load_own()
 
     def _look_back(self, now: int) -> None:
         """Read again from further back if what others have read does not come.
@@ -621,90 +418,36 @@ class Replica:
         """
         if self.role != LEADS:
             raise Recoverable(f"this node is a {self.role}")
-        pieces = batch_codec.parts(batch_codec.encode(operations), self.settings.part_bytes)
-        end, node, sent = self._written, self.settings.node, list[Sent]()
-        for number, piece in enumerate(pieces, 1):
-            kind = BATCH if number == len(pieces) else PART
-            record = Record(kind, end.epoch, end.index + 1, end.digest, node, piece)
-            data = record.encode()
-            end = after(record, data)
-            sent.append(Sent(end, data, kind == BATCH))
-        self._keep_own(sent)
-        for each in sent:
-            self._own[each.position.index] = each.position.digest
-            self._send(each.position.index, each.data)
-        self._pending += sent
-        self._written = self._longest = end
-        return end.index
+        for each in self._writing.write(operations):
+            self._follower.wrote(each.position)
+        return self.written
 
     @property
     def written(self) -> int:
         """Return the index of the last record that this node has written, or began after."""
-        return self._written.index
-
-    def _keep_own(self, sent: Sequence[Sent]) -> None:
-        """Put a batch into the own tail: all of it, or raise `Recoverable` and nothing."""
-        try:
-            for each in sent:
-                self._tail.append(each.position.index, each.data)
-        except Recoverable:
-            self._tail.drop_from(sent[0].position.index)
-            raise
-
-    def _send(self, index: int, data: bytes) -> None:
-        token, self._next_token = self._next_token, self._next_token + 1
-        self._tokens[token] = index
-        self._log.append(data, token)
-
-    def _ask(self, data: bytes, now: int) -> None:
-        """Append an own word, to learn what the log keeps."""
-        token, self._next_token = self._next_token, self._next_token + 1
-        self._asked[token] = now
-        if len(self._asked) > ASKED_MAX:
-            del self._asked[min(self._asked)]
-        self._log.append(data, token)
-
-    def _acknowledged(self, token: int, place: int) -> None:
-        """Note what the log keeps: whatever is at this place now, and all before it.
-
-        Whether that is what this node knows of is certain when it has read so far: records may have
-        been lost, and others come in their place, since it last did.
-        """
-        sent = self._asked.pop(token, 0)
-        if sent or self._tokens.pop(token, 0):
-            self._acks.append((place, sent))
+        return self._writing.end.index
 
     def _append_again(self, token: int) -> None:
         """Append again what may be missing in the log, and all behind it."""
-        index = self._tokens.get(token, 0)
+        index = self._acks.index_of(token)
         if self.role == LEADS and index > self.log_end.index:
-            self._send_again(index)
+            self._writing.send_again(index)
         elif index:
             self._presence_due = 0  # it was read: only whether it is kept must be asked
 
-    def _send_again(self, index: int) -> None:
-        self._tokens = {each: to for each, to in self._tokens.items() if to < index}
-        for sent in self._pending:
-            if sent.position.index >= index:
-                self._send(sent.position.index, sent.data)
-
     def tail_synced(self, index: int) -> None:
         """The own tail is synced up to `index`."""
-        self._tail_synced = max(self._tail_synced, index)
+        self._follower.tail_synced = max(self._follower.tail_synced, index)
         if self.role == LEADS:
             self._commit()
         else:
-            self._apply_kept()
+            self._follower.apply_kept()
 
     def _commit(self) -> None:
-        index = min(self._tail_synced, self.log_end.index)
-        while self._pending and self._pending[0].position.index <= index:
-            if self._pending[0].place > self._promised:
-                break
-            sent = self._pending.popleft()
-            if sent.ends_batch:
-                self.told.append(Committed(sent.position, sent.place))
-                self._note_applied(sent.position, sent.place)
+        index = min(self._follower.tail_synced, self.log_end.index)
+        for sent in self._writing.commit(index, self._acks.promised):
+            self.told.append(Committed(sent.position, sent.place))
+            self._follower.note_applied(sent.position, sent.place)
 
     def synced(self, index: int) -> None:
         """The database is synced up to `index`."""
@@ -740,7 +483,7 @@ class Replica:
         longest, reached = self.longest, _reach(end)
         body = Presence(self._nonce, longest, reached, self._durable, address)
         record = Record(PRESENCE, end.epoch, end.index, end.digest, node, body.encode())
-        self._ask(record.encode(), now)
+        self._acks.ask(record.encode(), now)
 
     def beat(self, broker_ms: int, now: int) -> None:
         """Say that the leader lives, at this time of its broker's clock, if that is due."""
@@ -751,7 +494,7 @@ class Replica:
 
     def heartbeat(self, broker_ms: int, more: bytes = b"") -> bytes:
         """Return the record that says that this leader lives, and what it has committed."""
-        end, node = self._applied, self.settings.node
+        end, node = self._follower.applied, self.settings.node
         body = BEAT.pack(broker_ms) + more
         return Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode()
 
@@ -769,13 +512,9 @@ class Replica:
         if not self.is_stalled and now - self._heard_end > self.settings.lease_ms:
             self.is_stalled = True
             self._say("the log is not heard: nothing can be committed")
-        if self._written.index == self.log_end.index:
-            self._counted = now  # all is in the log: it waits for the disk, or to be kept
-        elif not self.is_stalled and now - self._counted > self._resend_ms:
-            self._counted = now
-            self._resend_ms *= 2
+        if self._writing.is_overdue(self.log_end, now, is_stalled=self.is_stalled):
             self._append_missing()
-            self._send_again(self.log_end.index + 1)
+            self._writing.send_again(self.log_end.index + 1)
         if now >= self._trim_due:
             self._trim_due = now + self.settings.trim_ms
             self._trim()
@@ -786,7 +525,7 @@ class Replica:
         every = self.settings.anchor_every  # those that all nodes have, whenever they began
         kept = [
             anchor.place
-            for anchor in self.anchors
+            for anchor in self._follower.anchors
             if 0 < anchor.position.index <= safe and anchor.position.index % every == 0
         ]
         if kept:
@@ -801,7 +540,7 @@ class Replica:
         if now - self._quiet_since < wait:
             return False
         # What was read may come from a machine of the log that is cut off, alone with this node.
-        if not self._is_free and now - self._proved > HEARD_GAP_MS:
+        if not self._is_free and now - self._acks.proved > HEARD_GAP_MS:
             return False
         if self.settings.accepts_data_loss:
             return True
@@ -835,7 +574,7 @@ class Replica:
         self.role = CLAIMS
         node = self.settings.node
         claim = Record(CLAIM, end.epoch + 1, end.index + 1, end.digest, node, self._nonce)
-        self._ask(claim.encode(), now)
+        self._acks.ask(claim.encode(), now)
 
     def _say(self, why: str) -> None:
         """Tell of a trouble, or of its end, once."""

@@ -12,14 +12,14 @@ from typing import Final
 from storage.local.memory import MemoryStore
 from storage.replicated.batch_codec import CREATE, DROP, Operation
 from storage.replicated.record import CLAIM, Position, Record
-from storage.replicated.replica import (
+from storage.replicated.replica import Replica
+from storage.replicated.roles.terms import (
     CLAIMS,
     LEADS,
     Anchor,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
     Trouble,
 )

@@ -12,14 +12,14 @@ from random import Random
 from typing import Final
 
 from storage.replicated.record import Position
-from storage.replicated.replica import (
+from storage.replicated.replica import Replica
+from storage.replicated.roles.terms import (
     BROKEN,
     CLAIMS,
     DEPOSED,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
 )
 from tests.replication.log import Line, SharedLog

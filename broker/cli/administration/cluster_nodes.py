@@ -43,7 +43,7 @@ def run_renew(options: argparse.Namespace) -> int:
         raise CommandError(str(problem)) from None
     print_lines(
         [
-            f"{path}: begins a new log with all up to record {renewed.index} of the old one, "
+            f"{path}: begins a new log with all up to record {renewed.last} of the old one, "
             f"{renewed.from_tail} batches of it from its tail",
             "every other node needs a copy: holdfast db backup here, holdfast db restore there",
         ]

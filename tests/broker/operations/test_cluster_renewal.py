@@ -12,7 +12,7 @@ from storage.local.opening import open_database
 from storage.replicated import anchors, applied, batch_codec
 from storage.replicated.applied import Reached
 from storage.replicated.record import BATCH, CLAIM, PART, Position, Record, after
-from storage.replicated.replica import Anchor
+from storage.replicated.roles.terms import Anchor
 from storage.replicated.tail import Tail
 from storage.tables.tables import FAMILIES, META
 

@@ -18,19 +18,17 @@ from storage.replicated.record import (
     after,
     decode,
 )
-from storage.replicated.replica import (
-    BEAT,
+from storage.replicated.replica import BEAT, HEARD_GAP_MS, Replica
+from storage.replicated.roles.terms import (
     BROKEN,
     CLAIMS,
     DEPOSED,
     FOLLOWS,
-    HEARD_GAP_MS,
     LEADS,
     Anchor,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
     Trouble,
 )
