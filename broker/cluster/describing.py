@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.cluster.member import Member
 from broker.operations.control_socket import ControlError, Request
-from storage.replicated.replica import LEADS
+from storage.replicated.roles.terms import LEADS
 
 STATUS: Final = "cluster_status"
 PROMOTE: Final = "cluster_promote"

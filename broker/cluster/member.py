@@ -26,14 +26,14 @@ from storage.replicated.log_port import ReplicatedLog
 from storage.replicated.members import NONCE_BYTES, Presence
 from storage.replicated.overlay import ReplicatedStore
 from storage.replicated.record import Position
-from storage.replicated.replica import (
+from storage.replicated.replica import Replica
+from storage.replicated.roles.terms import (
     BROKEN,
     LEADS,
     Anchor,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
     Tail,
     Trouble,

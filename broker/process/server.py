@@ -43,7 +43,7 @@ from broker.version import VERSION
 from storage.api import Committing
 from storage.errors import DamagedRows, StorageError
 from storage.local.committer import FSYNC, Committer
-from storage.replicated.replica import Deposed
+from storage.replicated.roles.terms import Deposed
 from storage.tables.tables import HISTORY
 
 EXIT_OK: Final = 0

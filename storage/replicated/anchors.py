@@ -14,7 +14,7 @@ from typing import Final
 from storage.api import Store
 from storage.errors import CorruptRecord
 from storage.replicated.record import Position
-from storage.replicated.replica import Anchor
+from storage.replicated.roles.terms import Anchor
 from storage.tables.tables import META, seal, unseal
 
 ANCHORS_KEY: Final = b"replica anchors"

@@ -3,27 +3,32 @@
 The log is the only referee: a node leads once it has read its own claim back as a record that
 counts (`storage.replicated.record`), and nothing behind it. A batch of the leader is committed once
 it is synced in the leader's own tail, the log has acknowledged it, and it was read back with no
-other claim before it. A follower applies each batch that counts once its own tail has it synced: no
-database ever has what its tail could not give back to the log. Pure: time is an argument, log, tail
-and database are ports. Read next: `storage.replicated.members`, `storage.replicated.log_port`.
+other claim before it. A follower applies each batch that counts once the log is known to keep it
+and its own tail has it synced: no database ever has what the log may lose by right, nor what its
+tail could not give back. Pure: time is an argument, log, tail and database are ports. Read next:
+`storage.replicated.roles.follower`, `storage.replicated.roles.leader`,
+`storage.replicated.members`.
+
+The log keeps a record once something at its place or behind it is acknowledged. A node knows that
+from its own words, which ask for it, and from the leader, whose heartbeat names the last record
+that it has committed. What was read may be lost before that: then the node goes back to what its
+database has and reads again. Its tail still has what it forgets, as after a restart.
 
 Two ends are kept apart. `end` is what this node has applied or may yet apply; `log_end` is what the
-log says. They differ only when the log has lost what it promised to keep: then `log_end` is behind,
-and whoever leads appends again what is missing. A claim that counts in such a log at an index that
-this node has passed means that the others went on without it: the node is broken then.
+log says. `log_end` is behind what is applied only when the log has lost what it promised to keep:
+then whoever leads appends again what is missing. A claim that counts in such a log at an index that
+this node has applied means that the others went on without it: the node is broken then.
 
 Where to read on is a place of the log with the record that must be there. If another one is there,
 or none, the log has changed since, and the node reads from an earlier one.
 """
 
 import struct
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from storage.errors import Recoverable
-from storage.replicated import batch_codec, members
+from storage.replicated import members
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import (
     Acked,
@@ -37,7 +42,6 @@ from storage.replicated.log_port import (
 )
 from storage.replicated.members import NOTHING, Members, Presence, Reach
 from storage.replicated.record import (
-    BATCH,
     CHAINED,
     CLAIM,
     HEARTBEAT,
@@ -51,124 +55,31 @@ from storage.replicated.record import (
     decode,
     digest,
 )
-
-FOLLOWS: Final = "follower"
-CLAIMS: Final = "candidate"
-LEADS: Final = "leader"
-DEPOSED: Final = "deposed"  # the process must begin anew
-BROKEN: Final = "broken"  # needs a copy of another node's database
+from storage.replicated.roles.acknowledgements import Acknowledgements
+from storage.replicated.roles.follower import Following
+from storage.replicated.roles.leader import Writing
+from storage.replicated.roles.terms import (
+    BROKEN,
+    CLAIMS,
+    DEPOSED,
+    FOLLOWS,
+    LEADS,
+    Anchor,
+    Committed,
+    Database,
+    Deposed,
+    Leads,
+    Settings,
+    Tail,
+    Told,
+    Trouble,
+)
 
 BEAT: Final = struct.Struct(">Q")
 RESIGNED: Final = b"R"  # behind the time: the leader resigns, in favour of the name that follows
-ANCHORS_MAX: Final = 64
 # The log counts as heard without a break while it is read to its end at least so often.
 HEARD_GAP_MS: Final = 1000
 RANK_MS: Final = 500  # a node later in the list of members waits so much longer before it claims
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Who and how often; times in milliseconds."""
-
-    node: str
-    members: tuple[str, ...]
-    address: str = ""  # where clients find this node
-    takeover_ms: int = 3000  # silence of the leader before a claim
-    heartbeat_ms: int = 500
-    presence_ms: int = 1000
-    lease_ms: int = 3000  # a leader that has not heard the log for so long says so
-    trim_ms: int = 30_000  # how often the leader deletes what nobody needs
-    keep_ms: int = 3_600_000  # for so long it keeps what a member needs that is away
-    resend_ms: int = 2000  # the leader appends again what did not count for so long
-    part_bytes: int = 512 << 10  # of a batch in one record
-    anchor_every: int = 256  # records between two anchors
-    accepts_data_loss: bool = False  # lead after a cold start without having heard every member
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """The record at `place` ends the chain up to `position`; the beginning of a log has none."""
-
-    position: Position
-    place: int
-
-
-class Database(Protocol):
-    """What a replica does to the state of its node."""
-
-    def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
-        """Apply a batch, and note in the same write which record ended it, and its place."""
-        ...
-
-    def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
-        """Note these in place of earlier ones; they may be lost in a crash if it is not synced."""
-        ...
-
-
-class Tail(Protocol):
-    """The records that this node keeps itself, by index."""
-
-    def append(self, index: int, data: bytes) -> None:
-        """Keep a record, of a greater index than all others.
-
-        It is synced when `Replica.tail_synced` is told so, by followers too.
-        """
-        ...
-
-    def drop_from(self, index: int) -> None:
-        """Forget the records from `index` on. No sync that began earlier is told of any more."""
-        ...
-
-    def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
-        """Return the records from `index` on, or from the first one that is still kept."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Leads:
-    """This node leads from now on; its database has everything before."""
-
-    epoch: int
-    alive_ms: int  # the time of the last leader when it was heard last, 0 = never heard
-    silent_ms: int  # and for how long it was silent since then, at least
-    # Was it heard while it led? Otherwise it was silent for longer, and nobody here knows how long.
-    is_timed: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Deposed:
-    """Another node leads: nothing may be released any more."""
-
-    leader: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The leader's batch that the record at `place` ends is committed, and all before it."""
-
-    position: Position
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something an operator must know; one sentence. "" = it is over."""
-
-    why: str
-
-
-Told: TypeAlias = Leads | Deposed | Committed | Trouble
-
-
-@dataclass(slots=True)
-class Sent:
-    """A record that the leader has written and that is not committed."""
-
-    position: Position  # of the chain behind it
-    data: bytes
-    ends_batch: bool
-    place: int = -1  # in the log, -1 = not read back
 
 
 class Replica:
@@ -197,7 +108,6 @@ class Replica:
         self.settings: Final = settings
         self.role: str = FOLLOWS
         self.leader: str = ""  # who leads, as far as this node knows
-        self.end: Position = at.position
         self.log_end: Position = at.position
         self.place: int = at.place  # of the record that ends `log_end`
         self.members: Final = Members(settings.node, settings.members, nonce)
@@ -207,38 +117,22 @@ class Replica:
         self.is_stalled: bool = False  # leads, and does not hear the log
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
-        known = [each for each in anchors if each.position.index <= at.position.index]
-        self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
         self.told: Final[list[Told]] = []
         self._log: Final = log
-        self._database: Final = database
         self._tail: Final = tail
         self._nonce: Final = nonce
+        self._acks: Final = Acknowledgements(log, now - HEARD_GAP_MS - 1)
+        self._follower: Final = Following(settings, database, tail, self._acks, at, anchors)
+        self._writing: Final = Writing(settings, tail, self._acks, at.position, now)
         # Was the record at `place` read, so that what comes behind it continues the chain?
         self._is_found: bool = at.position.index == 0
         self._read_to: int = at.place  # everything before was read
         self._has_turned: bool = False  # what comes was read before this node went back
         self._has_shrunk: bool = False  # the log lost records, which may have to be sent again
-        self._parts: list[bytes] = []
-        # What counts and may not be applied before the own tail has it synced.
-        self._unapplied: deque[tuple[list[Operation], Position, int]] = deque()
-        self._tail_synced: int = at.position.index
         self._durable: int = 0  # to where the database is known to be synced
-        # What the own tail has behind `end` and was never read from the log, as digests by index.
-        self._own: dict[int, bytes] = {}
-        # The leader.
-        self._written: Position = at.position
-        self._pending: deque[Sent] = deque()
         self._has_won: bool = False  # its claim counts; it does not lead yet
         self._is_clear: bool = False  # and nothing was behind that
-        self._tokens: dict[int, int] = {}  # of the last attempt: token -> index
-        self._next_token: int = 1
-        self._acks: deque[int] = deque()  # places that were acknowledged and not yet read
-        self._promised: int = -1  # the last place that was acknowledged and then read
         self._set_times(now)
-        if not known:
-            database.remember(tuple(self.anchors))
-        self._load_own()
         self._go_back("the log was to be read")
 
     def _set_times(self, now: int) -> None:
@@ -253,39 +147,30 @@ class Replica:
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._is_timed: bool = False  # and that was not read later than it was said
         self._leader_said: int = now  # when it said so
-        self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
         self._look_back_ms: int = 2 * self.settings.resend_ms
-        # Longer each time: a slow log needs no repeats.
-        self._resend_ms: int = self.settings.resend_ms
         self._restored: int = now  # when the log was given back what it had lost
         self._beat_due: int = now
         self._presence_due: int = now
         self._trim_due: int = now + self.settings.trim_ms
         self._trouble: str = ""
 
-    def _load_own(self) -> None:
-        """Learn which records of the own tail go on where the database ends."""
-        end = self.end
-        for _, data in self._tail.read_from(end.index + 1):
-            record = decode(data)
-            if not counts(record, end):
-                self._tail.drop_from(end.index + 1)
-                break
-            end = after(record, data)
-            self._own[end.index] = end.digest
-        self._longest: Position = end
+    @property
+    def end(self) -> Position:
+        """Return what this node has applied or may yet apply."""
+        return self._follower.end
 
     @property
     def longest(self) -> Reach:
         """Return how far the records of this node reach, those of its own tail included."""
-        return NOTHING if self.is_new else _reach(self._longest)
+        return NOTHING if self.is_new else _reach(self._follower.longest)
 
     @property
     def _is_young(self) -> bool:
         """Whether nothing was ever written in this log, as far as this node knows."""
-        return self._longest.index == self._longest.epoch  # of nothing but claims
+        longest = self._follower.longest
+        return longest.index == longest.epoch  # of nothing but claims
 
     # What the log says.
 
@@ -297,7 +182,7 @@ class Replica:
                 return
             match event:
                 case Acked(token, place):
-                    self._acknowledged(token, place)
+                    self._acks.acknowledged(token, place)
                 case Unknown(token):
                     self._append_again(token)
                 case Shrunk(end):
@@ -313,8 +198,12 @@ class Replica:
                         f"the log begins at {start}, this node must read from {self.place}: "
                         "copy the database of another node"
                     )
+        self._acks.read(self._read_to)
         if self.role == LEADS:
             self._commit()
+        else:
+            self._follower.apply_kept()
+            self._lead_if_clear(now)
 
     def _read(self, place: int, data: bytes, now: int) -> None:
         self._read_to = place + 1
@@ -335,9 +224,21 @@ class Replica:
             self._beat(record, place, now)
         elif record.kind in CHAINED and counts(record, self.log_end):
             self._count(record, data, place, now)
+        elif self._begins_elsewhere(record):
+            self._break(
+                f"the log begins with a database of {record.node} that is another one than this "
+                "node has: copy the database of another node"
+            )
         else:
             self.passed_over += 1
             self._note_missed(record, now, self.log_end.index + 1)
+
+    def _begins_elsewhere(self, record: Record) -> bool:
+        """Return whether the first claim of the log is behind a database that was renewed."""
+        is_first = record.index == 1 and self.log_end.index == 0 and record.kind == CLAIM
+        return (
+            is_first and record.epoch > self.log_end.epoch and record.before != self.log_end.digest
+        )
 
     def _hear_presence(self, record: Record, place: int, now: int) -> None:
         self.members.take(record.node, members.decode(record), place)
@@ -352,7 +253,10 @@ class Replica:
 
     def _beat(self, record: Record, place: int, now: int) -> None:
         self._note_missed(record, now, self.log_end.index)
-        if record.epoch < self.log_end.epoch or len(record.body) < BEAT.size:
+        if len(record.body) < BEAT.size:
+            return
+        self._follower.hear_kept(Position(record.epoch, record.index, record.before))
+        if record.epoch < self.log_end.epoch:
             return
         self._quiet_since = now  # also if its claim is missing here: it must send that again
         self._is_free = False
@@ -378,10 +282,9 @@ class Replica:
             return
         self.log_end = after(record, data)
         self.place = place
-        self._counted = now
+        self._writing.counted(now)
         self._missed_since = 0
         self._look_back_ms = 2 * self.settings.resend_ms
-        self._resend_ms = self.settings.resend_ms
         self.leader = record.node
         self._quiet_since = now
         self._is_free = False
@@ -393,66 +296,32 @@ class Replica:
             return
         if is_old:
             if self.log_end == self.end and record.kind != PART and self.role != LEADS:
-                self._apply([])
+                self._follower.apply([], place)
             return
-        if self._longest.index < record.index or self._own.pop(record.index, b"") != (
-            self.log_end.digest
-        ):
-            self._keep(record.index, data)
-        self.end = self.log_end
+        self._follower.take(self.log_end, data)
         if record.kind == CLAIM:
             self._begin_epoch(record, now)
         elif self.role != LEADS:
             self.role = FOLLOWS
-            self._take_part(record)
-        if record.index % self.settings.anchor_every == 0 and record.kind != PART:
-            self.anchors.append(Anchor(self.end, self.place))
-            self._database.remember(tuple(self.anchors))
+            self._follower.take_part(record, place)
 
     def _has_forked(self, record: Record) -> bool:
         """Return whether this node has another record at this index. Note where its own one is."""
-        behind = record.index - self._pending[0].position.index if self._pending else -1
-        if record.kind != CLAIM and 0 <= behind < len(self._pending):
-            if self._pending[behind].position != self.log_end:
-                return True
-            self._pending[behind].place = self.place
+        if record.kind != CLAIM and not self._writing.was_read(self.log_end, self.place):
+            return True
         return record.index == self.end.index and self.log_end != self.end
-
-    def _keep(self, index: int, data: bytes) -> None:
-        """Keep a record that was read; what the own tail had there was never committed."""
-        if self._longest.index >= index:
-            self._tail.drop_from(index)
-            self._tail_synced = min(self._tail_synced, index - 1)
-            self._own.clear()
-        self._tail.append(index, data)
-        self._longest = self.log_end
-
-    def _take_part(self, record: Record) -> None:
-        """Apply a batch that counts, once it is whole."""
-        self._parts.append(record.body)
-        if record.kind == BATCH:
-            body = b"".join(self._parts)
-            self._parts.clear()
-            self._apply(list(batch_codec.decode(body)))
-
-    def _apply(self, operations: list[Operation]) -> None:
-        """Bring the database to `end`, once the own tail has that synced."""
-        self._unapplied.append((operations, self.end, self.place))
-        self._apply_synced()
-
-    def _apply_synced(self) -> None:
-        while self._unapplied and self._unapplied[0][1].index <= self._tail_synced:
-            self._database.apply(*self._unapplied.popleft())
 
     def _begin_epoch(self, record: Record, now: int) -> None:
         """A node leads from here on."""
-        self._parts.clear()
+        self._follower.parts.clear()
         mine = record.node == self.settings.node and record.body == self._nonce
+        # What this node has behind its claim, the log had too, and may have promised to keep.
+        mine = mine and self._follower.longest == self.end
         if self.role == LEADS:
             self.role = DEPOSED
             self.told.append(Deposed(record.node, self.members.address(record.node)))
             return
-        self._apply([])
+        self._follower.apply([], self.place)
         self.role = CLAIMS if mine else FOLLOWS
         self._has_won, self._is_clear = mine, False
 
@@ -469,18 +338,18 @@ class Replica:
         if self._has_shrunk and self.role == LEADS:
             self._has_shrunk = False
             self._append_missing()
-            self._send_again(self.end.index + 1)
+            self._writing.send_again(self.end.index + 1)
         if self.is_stalled:
             self.is_stalled = False
             self._say("")
 
     def _lead_if_clear(self, now: int) -> None:
         """Lead if nothing was behind this node's claim and its database has all before it."""
-        if not self._is_clear or self._unapplied:
+        if not self._is_clear or self._follower.unapplied:
             return
         self.role = LEADS
         self._has_won = self._is_clear = self.is_new = False
-        self._written = self.end
+        self._writing.end = self.end
         silent_ms = now - self._leader_said if self.leader_ms else 0
         self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms, self._is_timed))
         self._beat_due = now
@@ -491,35 +360,36 @@ class Replica:
         self._has_shrunk = True
         self.is_warm = False
         self.members.shrunk(end)
-        self._promised = min(self._promised, end - 1)
-        self._acks.clear()
-        self._tokens.clear()
-        while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
-            self.anchors.pop()
-        self._database.remember(tuple(self.anchors), is_synced=True)
+        self._acks.shrunk(end)
+        self._acks.repeat_from(0)
+        self._follower.drop_anchors(end)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
 
     def _anchor_is_wrong(self) -> None:
         """Another record is where this node read on: the log lost records and got others since."""
         self.is_warm = False
-        self.anchors.pop()
-        self._database.remember(tuple(self.anchors), is_synced=True)
+        self._acks.shrunk(0)
+        self._follower.drop_anchor()
         self._go_back(f"the log has another record at {self.place} than before")
 
     def _go_back(self, why: str) -> bool:
         """Read on from the last anchor; without one return False, and this node is broken."""
-        if not self.anchors:
+        anchors = self._follower.anchors
+        if not anchors:
             self._break(
-                f"{why}, and this node remembers no place from where to read again: "
-                "copy the database of another node"
+                f"{why}, and this node remembers no place from where to read again: copy the "
+                "database of another node, or if none can go on, see holdfast cluster renew"
             )
             return False
-        self.log_end, self.place = self.anchors[-1].position, self.anchors[-1].place
+        self._follower.forget_unapplied()
+        self._has_won = self._is_clear = False
+        if self.role == CLAIMS:
+            self.role = FOLLOWS
+        self.log_end, self.place = anchors[-1].position, anchors[-1].place
         self._is_found = self.log_end.index == 0
         self._read_to = self.place
         self._has_turned = True
-        self._is_clear = False
         self._missed_since = 0
         self._log.read_from(self.place)
         return True
@@ -562,79 +432,36 @@ class Replica:
         """
         if self.role != LEADS:
             raise Recoverable(f"this node is a {self.role}")
-        pieces = batch_codec.parts(batch_codec.encode(operations), self.settings.part_bytes)
-        end, node, sent = self._written, self.settings.node, list[Sent]()
-        for number, piece in enumerate(pieces, 1):
-            kind = BATCH if number == len(pieces) else PART
-            record = Record(kind, end.epoch, end.index + 1, end.digest, node, piece)
-            data = record.encode()
-            end = after(record, data)
-            sent.append(Sent(end, data, kind == BATCH))
-        self._keep_own(sent)
-        for each in sent:
-            self._own[each.position.index] = each.position.digest
-            self._send(each.position.index, each.data)
-        self._pending += sent
-        self._written = self._longest = end
-        return end.index
+        for each in self._writing.write(operations):
+            self._follower.wrote(each.position)
+        return self.written
 
     @property
     def written(self) -> int:
         """Return the index of the last record that this node has written, or began after."""
-        return self._written.index
-
-    def _keep_own(self, sent: Sequence[Sent]) -> None:
-        """Put a batch into the own tail: all of it, or raise `Recoverable` and nothing."""
-        try:
-            for each in sent:
-                self._tail.append(each.position.index, each.data)
-        except Recoverable:
-            self._tail.drop_from(sent[0].position.index)
-            raise
-
-    def _send(self, index: int, data: bytes) -> None:
-        token, self._next_token = self._next_token, self._next_token + 1
-        self._tokens[token] = index
-        self._log.append(data, token)
-
-    def _acknowledged(self, token: int, place: int) -> None:
-        """Note what the log keeps: whatever is at this place now, and all before it.
-
-        Whether that is what this node knows of is certain when it has read so far: records may have
-        been lost, and others come in their place, since it last did.
-        """
-        if self._tokens.pop(token, 0):
-            self._acks.append(place)
+        return self._writing.end.index
 
     def _append_again(self, token: int) -> None:
         """Append again what may be missing in the log, and all behind it."""
-        index = self._tokens.get(token, 0)
-        if index and self.role == LEADS:
-            self._send_again(index)
-
-    def _send_again(self, index: int) -> None:
-        self._tokens = {each: to for each, to in self._tokens.items() if to < index}
-        for sent in self._pending:
-            if sent.position.index >= index:
-                self._send(sent.position.index, sent.data)
+        index = self._acks.index_of(token)
+        if self.role == LEADS and index > self.log_end.index:
+            self._writing.send_again(index)
+        elif index:
+            self._presence_due = 0  # it was read: only whether it is kept must be asked
 
     def tail_synced(self, index: int) -> None:
         """The own tail is synced up to `index`."""
-        self._tail_synced = max(self._tail_synced, index)
-        self._apply_synced()
+        self._follower.tail_synced = max(self._follower.tail_synced, index)
         if self.role == LEADS:
             self._commit()
+        else:
+            self._follower.apply_kept()
 
     def _commit(self) -> None:
-        while self._acks and self._acks[0] < self._read_to:
-            self._promised = max(self._promised, self._acks.popleft())
-        index = min(self._tail_synced, self.log_end.index)
-        while self._pending and self._pending[0].position.index <= index:
-            if self._pending[0].place > self._promised:
-                break
-            sent = self._pending.popleft()
-            if sent.ends_batch:
-                self.told.append(Committed(sent.position, sent.place))
+        index = min(self._follower.tail_synced, self.log_end.index)
+        for sent in self._writing.commit(index, self._acks.promised):
+            self.told.append(Committed(sent.position, sent.place))
+            self._follower.note_applied(sent.position, sent.place)
 
     def synced(self, index: int) -> None:
         """The database is synced up to `index`."""
@@ -647,8 +474,8 @@ class Replica:
         if self.role in (DEPOSED, BROKEN):
             return
         if now >= self._presence_due:
-            self._presence_due = now + self.settings.presence_ms
-            self._tell_presence()
+            self._presence_due = now + self._presence_ms(now)
+            self._tell_presence(now)
         self._lead_if_clear(now)
         if self.role == LEADS:
             self._lead(now)
@@ -658,14 +485,19 @@ class Replica:
         if self.role != BROKEN and self._may_claim(now):
             self._claim(now)
 
-    def _tell_presence(self) -> None:
+    def _presence_ms(self, now: int) -> int:
+        """Return when the next word is due: sooner if it may have to prove a claim right."""
+        period = self.settings.presence_ms
+        is_quiet = self.role != LEADS and now - self._quiet_since > self.settings.takeover_ms // 2
+        return period // 4 if is_quiet else period
+
+    def _tell_presence(self, now: int) -> None:
         end = self.end
         node, address = self.settings.node, self.settings.address
         longest, reached = self.longest, _reach(end)
         body = Presence(self._nonce, longest, reached, self._durable, address)
-        self._log.append(
-            Record(PRESENCE, end.epoch, end.index, end.digest, node, body.encode()).encode()
-        )
+        record = Record(PRESENCE, end.epoch, end.index, end.digest, node, body.encode())
+        self._acks.ask(record.encode(), now)
 
     def beat(self, broker_ms: int, now: int) -> None:
         """Say that the leader lives, at this time of its broker's clock, if that is due."""
@@ -675,8 +507,8 @@ class Replica:
         self._log.append(self.heartbeat(broker_ms))
 
     def heartbeat(self, broker_ms: int, more: bytes = b"") -> bytes:
-        """Return the record that says that this leader lives."""
-        end, node = self.end, self.settings.node
+        """Return the record that says that this leader lives, and what it has committed."""
+        end, node = self._follower.applied, self.settings.node
         body = BEAT.pack(broker_ms) + more
         return Record(HEARTBEAT, end.epoch, end.index, end.digest, node, body).encode()
 
@@ -694,12 +526,9 @@ class Replica:
         if not self.is_stalled and now - self._heard_end > self.settings.lease_ms:
             self.is_stalled = True
             self._say("the log is not heard: nothing can be committed")
-        is_behind = bool(self._pending) or self.log_end.index < self.end.index
-        if is_behind and not self.is_stalled and now - self._counted > self._resend_ms:
-            self._counted = now
-            self._resend_ms *= 2
+        if self._writing.is_overdue(self.log_end, now, is_stalled=self.is_stalled):
             self._append_missing()
-            self._send_again(self._pending[0].position.index if self._pending else 0)
+            self._writing.send_again(self.log_end.index + 1)
         if now >= self._trim_due:
             self._trim_due = now + self.settings.trim_ms
             self._trim(now)
@@ -717,7 +546,7 @@ class Replica:
         every = self.settings.anchor_every  # those that all nodes have, whenever they began
         kept = [
             anchor.place
-            for anchor in self.anchors
+            for anchor in self._follower.anchors
             if 0 < anchor.position.index <= safe and anchor.position.index % every == 0
         ]
         if kept:
@@ -731,12 +560,15 @@ class Replica:
         wait += 0 if self._is_free else RANK_MS * self.members.rank
         if now - self._quiet_since < wait:
             return False
+        # What was read may come from a machine of the log that is cut off, alone with this node.
+        if not self._is_free and now - self._acks.proved > HEARD_GAP_MS:
+            return False
         if self.settings.accepts_data_loss:
             return True
         if self.is_warm:
             ahead = self.members.have_read_beyond(_reach(self.end))
         else:
-            ahead = self.members.ahead_of(_reach(self._longest))
+            ahead = self.members.ahead_of(_reach(self._follower.longest))
         if ahead:
             self._say(f"waiting for {', '.join(ahead)}, which has more records than this node")
             return False
@@ -769,13 +601,14 @@ class Replica:
         if end.index < self.end.index:
             self._say(
                 f"the log ends at {end.index}, and this node no longer has all records from there "
-                f"to {self.end.index}: start the other nodes"
+                f"to {self.end.index}: start the other nodes, or if none has them, see holdfast "
+                "cluster renew"
             )
             return
         self.role = CLAIMS
         node = self.settings.node
         claim = Record(CLAIM, end.epoch + 1, end.index + 1, end.digest, node, self._nonce)
-        self._log.append(claim.encode())
+        self._acks.ask(claim.encode(), now)
 
     def _say(self, why: str) -> None:
         """Tell of a trouble, or of its end, once."""

@@ -1,7 +1,8 @@
 """The log of the simulation: one sequence of records, and the lines of each node to it.
 
 It promises what Kafka promises: an acknowledged record, and all before it, stay; one that was only
-read may be lost with the machines that had it, unless it was acknowledged; whether an append that
+read may be lost with the machines that had it, unless it was acknowledged, which may come long
+after it can be read; whether an append that
 failed is in the log is not known, and it may get there much later. Places have gaps. It can also
 break its promise (`lose` with `promised=True`), as after a power cut of all its machines.
 
@@ -24,7 +25,7 @@ GHOSTS_MAX: Final = 20
 class SharedLog:
     """What the machines of the log keep."""
 
-    def __init__(self, random: Random, gaps: float = 0.0) -> None:
+    def __init__(self, random: Random, gaps: float = 0.0, hesitation: float = 0.0) -> None:
         self.first: int = 0  # place of the first record that is kept
         self.records: list[bytes | None] = []  # None = a place without a record
         self.chain: list[tuple[int, Position]] = []  # what counts, by its place
@@ -32,6 +33,8 @@ class SharedLog:
         self.on_delete: Callable[[int], None] = lambda _: None
         self._random: Final = random
         self._gaps: Final = gaps
+        self.hesitation: float = hesitation  # how often a record can be read before it is kept
+        self.unkept: Final[deque[tuple[Line, int, int]]] = deque()
         self.promised: int = 0  # everything before this place was acknowledged
         self.lost_positions: Final[set[Position]] = set()  # of what counted
         self.lines: Final[list[Line]] = []
@@ -56,6 +59,15 @@ class SharedLog:
         """Return whether the record that ends this position counts, and was promised."""
         return any(each == position and at < self.promised for at, each in reversed(self.chain))
 
+    @property
+    def has_unkept(self) -> bool:
+        """Return whether the last record that counts may still be lost."""
+        return bool(self.chain) and self.may_lose(self.chain[-1][0])
+
+    def may_lose(self, place: int) -> bool:
+        """Return whether a record was not promised."""
+        return place >= self.promised and place > self.first
+
     def delay(self, data: bytes) -> None:
         """Let a record that did not arrive do so much later, perhaps."""
         if len(self.late) < GHOSTS_MAX:
@@ -66,6 +78,20 @@ class SharedLog:
         if self.late:
             self.add(self.late.pop(self._random.randrange(len(self.late))))
 
+    def keep(self, line: "Line", token: int, place: int) -> None:
+        """Promise everything up to a place, and say so."""
+        self.promised = max(self.promised, place + 1)
+        line.answers.append(Acked(token, place))
+
+    def keep_later(self, line: "Line", token: int, place: int) -> None:
+        """Promise that some time, if the log has not lost it before."""
+        self.unkept.append((line, token, place))
+
+    def keep_some(self) -> None:
+        """Promise the oldest of those."""
+        for _ in range(self._random.randint(1, len(self.unkept))):
+            self.keep(*self.unkept.popleft())
+
     def lose(self, count: int, *, promised: bool = False) -> int:
         """Lose up to `count` records at the end; return how many."""
         # The first place of a log that was deleted before it is the oldest that nodes remember.
@@ -75,6 +101,10 @@ class SharedLog:
             del self.records[len(self.records) - gone :]
             self.promised = min(self.promised, self.end)
             self.lost += 1
+            for line, token, place in list(self.unkept):
+                if place >= self.end:
+                    self.unkept.remove((line, token, place))
+                    line.answers.append(Unknown(token, "lost"))
             while self.chain and self.chain[-1][0] >= self.end:
                 self.lost_positions.add(self.chain.pop()[1])
             for line in self.lines:
@@ -98,7 +128,7 @@ class Line:
         self._shared: Final = shared
         self._random: Final = random
         self._place: int = place
-        self._answers: deque[Event] = deque()
+        self.answers: Final[deque[Event]] = deque()
         self._events: list[Event] = []
         shared.lines.append(self)
         self._cut_at: int | None = None  # the log ended there since this line last read
@@ -142,7 +172,7 @@ class Line:
         shared = self._shared
         if luck < trouble / 2:  # it did not get there
             if token is not None:
-                self._answers.append(Unknown(token, "timed out"))
+                self.answers.append(Unknown(token, "timed out"))
             if self._random.random() < 0.5:
                 shared.delay(data)
             return
@@ -151,18 +181,19 @@ class Line:
             shared.delay(data)  # it comes twice
         if luck < trouble:  # it did, and nobody says so
             if token is not None:
-                self._answers.append(Unknown(token, "timed out"))
+                self.answers.append(Unknown(token, "timed out"))
             return
-        if token is not None:
-            shared.promised = max(shared.promised, shared.end)
-            if luck < trouble * 1.2:  # nobody ever says so
-                return
-            self._answers.append(Acked(token, shared.end - 1))
+        if token is None or luck < trouble * 1.2:  # nobody ever says so
+            return
+        if shared.hesitation and self._random.random() < shared.hesitation:
+            shared.keep_later(self, token, shared.end - 1)
+        else:
+            shared.keep(self, token, shared.end - 1)
 
     def answer(self, count: int) -> None:
         """Let the oldest answers arrive."""
-        for _ in range(min(count, len(self._answers))):
-            self._events.append(self._answers.popleft())
+        for _ in range(min(count, len(self.answers))):
+            self._events.append(self.answers.popleft())
 
     def read(self, count: int) -> None:
         """Read up to `count` records."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from storage.replicated.record import Position
 from tests.replication.node import Node
 from tests.replication.oracle import Failure
 from tests.replication.world import HEAL_MS, PLAIN, SITE, TWINS, World
@@ -25,16 +26,18 @@ def happen(world: World) -> None:
     if node.replica is None and random.random() < 0.7:
         node.start(world.now)
         return
-    what = random.choice([*MISFORTUNES, *ZOMBIES])
+    what = random.choice([each for each in (*MISFORTUNES, *ZOMBIES) if each != "fork"])
     if any(each.has_claimed for each in world.nodes.values()) and random.random() < 0.5:
         what = "race"
+    elif world.log.has_unkept and random.random() < 0.5:
+        what = "fork"
     if MISFORTUNES[what](world, name, node):
         world.seen[what] += 1
 
 
 def heal(world: World) -> None:
     """Let everything work again."""
-    world.trouble = world.lateness = world.slowness = 0.0
+    world.trouble = world.lateness = world.slowness = world.log.hesitation = 0.0
     for node in world.nodes.values():
         if node.replica is None:
             node.start(world.now)
@@ -98,7 +101,33 @@ def _resume_all(world: World, name: str, node: Node) -> bool:
 
 
 def _lose(world: World, name: str, node: Node) -> bool:
-    return world.log.lose(world.random.randint(1, 5)) > 0
+    """The log loses what it did not promise; what was on its way for long may get to its place."""
+    random = world.random
+    gone = world.log.lose(random.randint(1, 5))
+    if gone and random.random() < 0.5:
+        world.log.arrive()
+    for each in world.nodes.values():
+        if gone and each.line is not None and each.line.is_cut and random.random() < 0.5:
+            each.line.is_cut = False
+            for _ in range(len(each.line.waiting)):
+                each.line.deliver(world.trouble)
+    return gone > 0
+
+
+def _fork(world: World, name: str, node: Node) -> bool:
+    """The log loses what counts and is not promised, and gets a claim in its place.
+
+    The claim is of a node that has read everything before it, and so may have made it.
+    """
+    log = world.log
+    at = world.random.choice([n for n, (place, _) in enumerate(log.chain) if log.may_lose(place)])
+    base = log.chain[at - 1][1] if at else Position()
+    rivals = [each for each in world.nodes.values() if each.may_have_claimed_behind(base)]
+    if not rivals:
+        return False
+    log.lose(log.end - log.chain[at][0])
+    log.add(world.random.choice(rivals).claim_behind(base))
+    return True
 
 
 def _race(world: World, name: str, node: Node) -> bool:
@@ -167,6 +196,7 @@ MISFORTUNES: Final[dict[str, Callable[[World, str, Node], bool]]] = {
     "resume": _resume,
     "resume all": _resume_all,
     "lose": _lose,
+    "fork": _fork,
     "race": _race,
     "site": _site,
     "disk": _disk,

@@ -3,7 +3,8 @@
 Each is a replica, a node or a line with one mistake. Read next: `tests.replication.test_mutants`.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +13,10 @@ from storage.replicated import replica as real
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import Acked
 from storage.replicated.record import CLAIM, Position, Record
-from storage.replicated.replica import CLAIMS, LEADS, Committed, Leads, Replica
+from storage.replicated.replica import Replica
+from storage.replicated.roles import follower
+from storage.replicated.roles.follower import Following
+from storage.replicated.roles.terms import CLAIMS, LEADS, Committed, Leads
 from tests.replication.log import Line
 from tests.replication.node import Node
 from tests.replication.world import PLAIN, SITE, World
@@ -23,6 +27,7 @@ class Mutant:
     """One planted bug, and where it is looked for."""
 
     replica: type[Replica] = Replica
+    follower: type[Following] = Following
     node: type[Node] = Node
     line: type[Line] = Line
     kind: str | None = None
@@ -39,28 +44,29 @@ class ReleasedWhenAcknowledged(Replica):
     """A batch is released when the log has acknowledged it, whatever was before it there."""
 
     def _commit(self) -> None:
-        if self._acks:
-            self._promised = max(self._promised, *self._acks)
-        while self._pending and self._pending[0].position.index <= self._tail_synced:
-            sent = self._pending[0]
-            if sent.position.index > self._acked_to:
-                break
-            self._pending.popleft()
+        self._acks.read(1 << 60)
+        pending, index = self._writing.pending, self._follower.tail_synced
+        while pending and pending[0].position.index <= min(index, self._acked_to):
+            sent = pending.popleft()
             if sent.ends_batch:
                 self.told.append(Committed(sent.position, max(sent.place, 0)))
 
     _acked_to = 0
 
-    def _acknowledged(self, token: int, place: int) -> None:
-        self._acked_to = max(self._acked_to, self._tokens.get(token, 0))
-        super()._acknowledged(token, place)
+    def events(self, events: Iterable[real.Event], now: int) -> None:
+        """Note what is acknowledged."""
+        events = list(events)
+        for each in events:
+            if isinstance(each, Acked):
+                self._acked_to = max(self._acked_to, self._acks.index_of(each.token))
+        super().events(events, now)
 
 
 class ReleasedWhenRead(Replica):
     """A batch is released when it is read back, though the log has not acknowledged it."""
 
     def _commit(self) -> None:
-        self._promised = 1 << 60
+        self._acks.promised = 1 << 60
         super()._commit()
 
 
@@ -68,7 +74,7 @@ class ReleasedWithoutTail(Replica):
     """A batch is released before the own tail has it synced."""
 
     def _commit(self) -> None:
-        self._tail_synced = max(self._tail_synced, self.end.index)
+        self._follower.tail_synced = max(self._follower.tail_synced, self.end.index)
         super()._commit()
 
 
@@ -77,7 +83,7 @@ class LeadsWhenItClaims(Replica):
 
     def _claim(self, now: int) -> None:
         super()._claim(now)
-        if self.role == CLAIMS and not self._unapplied:
+        if self.role == CLAIMS and not self._follower.unapplied:
             self.told.append(Leads(self.end.epoch + 1, 0, 0))
 
 
@@ -85,9 +91,10 @@ class LeadsBeforeItHasAll(Replica):
     """A node leads although its database waits for its tail."""
 
     def _lead_if_clear(self, now: int) -> None:
-        unapplied, self._unapplied = self._unapplied, type(self._unapplied)()
+        follower = self._follower
+        unapplied, follower.unapplied = follower.unapplied, deque()
         super()._lead_if_clear(now)
-        self._unapplied = unapplied
+        follower.unapplied = unapplied
 
 
 class ClaimOfAnyIndex(Replica):
@@ -131,7 +138,9 @@ class DeletedBeyondTheSecondNode(Replica):
     """The log is deleted up to where only this node's database is synced."""
 
     def _trim(self, now: int) -> None:
-        kept = [each.place for each in self.anchors if each.position.index <= self._durable]
+        kept = [
+            each.place for each in self._follower.anchors if each.position.index <= self._durable
+        ]
         if kept:
             self._log.delete_before(kept[-1])
 
@@ -169,9 +178,9 @@ class PartsKeptAtAClaim(Replica):
     """The parts of a batch that an old leader did not end are put before the next batch."""
 
     def _begin_epoch(self, record: Record, now: int) -> None:
-        parts = list(self._parts)
+        parts = list(self._follower.parts)
         super()._begin_epoch(record, now)
-        self._parts[:] = parts
+        self._follower.parts[:] = parts
 
 
 class PlaceTooFarAhead(Node):
@@ -184,12 +193,45 @@ class PlaceTooFarAhead(Node):
         self.disk.apply((), position, place)
 
 
-class AppliedBeforeTheTail(Replica):
+class AppliedBeforeTheTail(Following):
     """A follower applies what its tail does not have synced yet."""
 
-    def _apply_synced(self) -> None:
-        while self._unapplied:
-            self._database.apply(*self._unapplied.popleft())
+    def apply_kept(self) -> None:
+        """Apply what the log keeps."""
+        synced, self.tail_synced = self.tail_synced, 1 << 60
+        super().apply_kept()
+        self.tail_synced = synced
+
+
+class AppliedWhenRead(Following):
+    """A follower applies what the log has not promised to keep."""
+
+    def apply_kept(self) -> None:
+        """Apply what the own tail has synced."""
+        self.kept = 1 << 60
+        super().apply_kept()
+
+
+class NotForgotten(Following):
+    """What was read stays read, though the log has lost it before it promised to keep it."""
+
+    def forget_unapplied(self) -> None:
+        """Forget nothing."""
+        end, unapplied, parts = self.end, list(self.unapplied), list(self.parts)
+        super().forget_unapplied()
+        self.end, self.parts[:] = end, parts
+        self.unapplied.extend(unapplied)
+
+
+class BeatsWhatItHasRead(Replica):
+    """A leader says that it has committed what it has read back."""
+
+    def heartbeat(self, broker_ms: int, more: bytes = b"") -> bytes:
+        """Return the record that says that this leader lives."""
+        applied, self._follower.applied = self._follower.applied, self.end
+        data = super().heartbeat(broker_ms, more)
+        self._follower.applied = applied
+        return data
 
 
 class TailNotRestored(Replica):
@@ -215,9 +257,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "released when acknowledged": Mutant(ReleasedWhenAcknowledged),
     "released when read": Mutant(ReleasedWhenRead, start=4),
     "released without tail": Mutant(ReleasedWithoutTail, kind=SITE),
-    "leads when it claims": Mutant(LeadsWhenItClaims),
+    "leads when it claims": Mutant(LeadsWhenItClaims, start=36),
     "leads before it has all": Mutant(LeadsBeforeItHasAll, start=6),
-    "claim of any index": Mutant(ClaimOfAnyIndex, start=32),
+    "claim of any index": Mutant(ClaimOfAnyIndex, start=5),
     "epoch not looked at": Mutant(EpochNotLookedAt),
     "database before commit": Mutant(node=DatabaseBeforeCommit),
     "families not in the log": Mutant(FamiliesNotInTheLog),
@@ -227,7 +269,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "warm by old records": Mutant(WarmByOldRecords, kind=SITE, start=7),
     "parts kept at a claim": Mutant(PartsKeptAtAClaim, start=15),
     "place too far ahead": Mutant(node=PlaceTooFarAhead, start=10),
-    "applied before the tail": Mutant(AppliedBeforeTheTail, kind=SITE, start=7),
+    "applied before the tail": Mutant(follower=AppliedBeforeTheTail, kind=SITE, start=7),
+    "applied when read": Mutant(follower=AppliedWhenRead, kind=PLAIN),
+    "beats what it has read": Mutant(BeatsWhatItHasRead, kind=PLAIN, start=30),
+    "not forgotten": Mutant(follower=NotForgotten),
     "tail not restored": Mutant(TailNotRestored),
     "acks what was lost": Mutant(line=AcksWhatWasLost),
 }
@@ -239,11 +284,13 @@ def planted(mutant: Mutant) -> Iterator[None]:
     rule = getattr(mutant.replica, "counts", None)
     before = real.counts
     if rule is not None:
-        real.counts = rule
+        real.counts = follower.counts = rule
+    real.Following = mutant.follower  # type: ignore[misc]
     try:
         yield
     finally:
-        real.counts = before
+        real.counts = follower.counts = before
+        real.Following = Following  # type: ignore[misc]
 
 
 __all__ = ["LEADS", "MUTANTS", "Mutant", "planted"]

@@ -11,15 +11,15 @@ from typing import Final
 
 from storage.local.memory import MemoryStore
 from storage.replicated.batch_codec import CREATE, DROP, Operation
-from storage.replicated.record import Position
-from storage.replicated.replica import (
+from storage.replicated.record import CLAIM, Position, Record
+from storage.replicated.replica import Replica
+from storage.replicated.roles.terms import (
     CLAIMS,
     LEADS,
     Anchor,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
     Trouble,
 )
@@ -115,24 +115,29 @@ class TailFile:
 
     def append(self, index: int, data: bytes) -> None:
         """Keep a record."""
-        assert not self.records or index > max(self.records), "the tail goes back"
+        assert index > next(reversed(self.records), 0), "the tail goes back"
         self.records[index] = data
 
     def drop_from(self, index: int) -> None:
         """Forget records."""
-        for each in [each for each in self.records if each >= index]:
-            del self.records[each]
+        while self.records and next(reversed(self.records)) >= index:
+            self.records.popitem()
         self.synced = min(self.synced, index - 1)
         self._sync = min(self._sync, index - 1)
 
     def read_from(self, index: int) -> Iterator[tuple[int, bytes]]:
         """Return the records from `index` on."""
-        yield from ((each, self.records[each]) for each in sorted(self.records) if each >= index)
+        found: list[tuple[int, bytes]] = []
+        for each in reversed(self.records):
+            if each < index:
+                break
+            found.append((each, self.records[each]))
+        yield from reversed(found)
 
     def sync_begin(self) -> None:
         """Begin a sync of everything that is there."""
         if not self._sync:
-            self._sync = max(self.records, default=0)
+            self._sync = next(reversed(self.records), 0)
 
     def sync_end(self) -> int:
         """End it; return what is synced."""
@@ -185,6 +190,19 @@ class Node:
     def has_claimed(self) -> bool:
         """Return whether its process waits for its claim."""
         return self.replica is not None and self.replica.role == CLAIMS
+
+    def may_have_claimed_behind(self, base: Position) -> bool:
+        """Return whether its process has read so far, and may have thought that nobody leads."""
+        replica = self.replica
+        if replica is None or not replica.is_warm or self.is_leading:
+            return False
+        return replica.end.index >= base.index
+
+    def claim_behind(self, base: Position) -> bytes:
+        """Return the claim that it would have made."""
+        assert self.replica is not None
+        name, nonce = self.settings.node, self.replica._nonce
+        return Record(CLAIM, base.epoch + 1, base.index + 1, base.digest, name, nonce).encode()
 
     def start(self, now: int) -> None:
         """Start a process."""

@@ -15,6 +15,7 @@ REACHED = (
     "deposed",
     "disk",
     "elections",
+    "fork",
     "gone",
     "kill",
     "lose",

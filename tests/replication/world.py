@@ -12,14 +12,14 @@ from random import Random
 from typing import Final
 
 from storage.replicated.record import Position
-from storage.replicated.replica import (
+from storage.replicated.replica import Replica
+from storage.replicated.roles.terms import (
     BROKEN,
     CLAIMS,
     DEPOSED,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
 )
 from tests.replication.log import Line, SharedLog
@@ -57,7 +57,8 @@ class World:
         random = self.random
         self.kind: Final = kind or random.choice((PLAIN, PLAIN, SITE, SITE, TWINS))
         self.now: int = 1_000_000
-        self.log: Final = SharedLog(random, gaps=random.choice((0.0, 0.0, 0.1)))
+        gaps, hesitation = random.choice((0.0, 0.0, 0.1)), random.choice((0.0, 0.9))
+        self.log: Final = SharedLog(random, gaps, hesitation)
         self.log.on_delete = self._judge_deletion
         self.trouble: float = random.choice((0.0, 0.02, 0.1, 0.3))
         self.lateness: float = random.choice((0.0, 0.0, 0.5, 0.9))  # of answers
@@ -109,6 +110,8 @@ class World:
         self.now += self.random.choice((1, STEP_MS, STEP_MS, 3 * STEP_MS))
         if self.log.late and self.random.random() < 0.02:
             self.log.arrive()
+        if self.log.unkept and self.random.random() < 0.1:
+            self.log.keep_some()
         for node in self.nodes.values():
             self._network(node)
         for name, node in list(self.nodes.items()):
@@ -197,8 +200,9 @@ class World:
     def _replace(self, name: str, node: Node) -> None:
         """A node that cannot go on with the log copies another's database."""
         assert node.replica is not None
-        # Rightly so if the log has lost what it had read, and others have gone on without that.
-        if node.replica.place >= self.log.first and not self._is_on_a_lost_branch(node.replica):
+        # Rightly so if the log has lost what it promised, and others have gone on without that.
+        is_right = self.kind == SITE and self._is_on_a_lost_branch(node.replica)
+        if node.replica.place >= self.log.first and not is_right:
             raise Failure(f"{name} is broken: {node.troubles[-1:]}")
         self.seen["broken" if node.replica.place >= self.log.first else "copied"] += 1
         self.renew(name, node)

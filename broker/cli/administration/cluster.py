@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from broker.cli.administration import cluster_nodes
+from broker.cli.administration.asking import add_confirmation
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add `cluster init`, `check`, `status` and `promote`."""
+    """Add `cluster init`, `check`, `status`, `promote` and `renew`."""
     cluster = commands.add_parser("cluster", help="the nodes of a replicated store, and its topic")
     actions = cluster.add_subparsers(dest="action", required=True, metavar="ACTION")
     init = actions.add_parser(
@@ -45,7 +46,12 @@ def add(commands: Commands) -> None:
     promote = actions.add_parser("promote", help="have another node lead; asked of the leader")
     promote.add_argument("node", metavar="NODE", help="the node that is to lead")
     promote.set_defaults(run=cluster_nodes.run_promote)
-    for parser in (status, promote):
+    renew = actions.add_parser(
+        "renew", help="the log is gone: begin a new one with the database of this node, stopped"
+    )
+    add_confirmation(renew)
+    renew.set_defaults(run=cluster_nodes.run_renew)
+    for parser in (status, promote, renew):
         add_config_flags(parser)
 
 

@@ -1,14 +1,16 @@
 """`holdfast cluster status` and `promote`: who leads, how far each node is, and another leader.
 
-Asks the node whose data directory it is given, by its control socket. Read next:
-`broker.cluster.describing`.
+Asks the node whose data directory it is given, by its control socket; `renew` needs it stopped.
+Read next: `broker.cluster.describing`, `broker.operations.cluster_renewal`.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.cli.administration.asking import confirm
 from broker.cli.command import EXIT_FAILED, EXIT_OK, CommandError, load_config, print_lines
 
 if TYPE_CHECKING:
@@ -32,6 +34,27 @@ def run_promote(options: argparse.Namespace) -> int:
     leader = _ask(options, {"do": PROMOTE, "node": options.node})["leader"]
     print_lines(
         [f"{leader} is to lead as soon as this node has committed everything; see cluster status"]
+    )
+    return EXIT_OK
+
+
+def run_renew(options: argparse.Namespace) -> int:
+    """Make the database of a stopped node the beginning of a new log."""
+    from broker.operations import cluster_renewal
+    from storage.errors import StorageError
+
+    path = Path(load_config(options).shell.data_dir)
+    confirm(options, f"Begin a new log with {path}? Other nodes can follow only with a copy of it.")
+    try:
+        renewed = cluster_renewal.renew(path)
+    except StorageError as problem:
+        raise CommandError(str(problem)) from None
+    print_lines(
+        [
+            f"{path}: begins a new log with all up to record {renewed.last} of the old one, "
+            f"{renewed.from_tail} batches of it from its tail",
+            "every other node needs a copy: holdfast db backup here, holdfast db restore there",
+        ]
     )
     return EXIT_OK
 

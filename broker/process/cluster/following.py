@@ -32,7 +32,7 @@ from storage.errors import StorageError
 from storage.local.data_directory import DataDirectory
 from storage.local.opening import OpenDatabase, open_database
 from storage.local.rocks import RocksStore
-from storage.replicated.replica import Leads, Settings
+from storage.replicated.roles.terms import Leads, Settings
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 

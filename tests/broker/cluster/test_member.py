@@ -7,7 +7,7 @@ import pytest
 from broker.cluster.committing import ReplicatedCommitter
 from broker.cluster.member import Member
 from storage.errors import Recoverable
-from storage.replicated.replica import LEADS, Deposed
+from storage.replicated.roles.terms import LEADS, Deposed
 from storage.time import machine_clocks
 from tests.broker.cluster.town import FAMILY, NAMES, Town, until
 

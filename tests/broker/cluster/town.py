@@ -10,7 +10,7 @@ from typing import Final
 from broker.cluster.member import Member
 from broker.observe.structured_log import Log as Lines
 from storage.local.memory import MemoryStore
-from storage.replicated.replica import Deposed, Leads, Settings
+from storage.replicated.roles.terms import Deposed, Leads, Settings
 from storage.tables.tables import FAMILIES
 from tests.broker.cluster.shared import Kept, Line, Log
 

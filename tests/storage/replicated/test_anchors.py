@@ -7,7 +7,7 @@ from storage.local.memory import MemoryStore
 from storage.replicated import anchors
 from storage.replicated.applied import POSITION_KEY
 from storage.replicated.record import Position
-from storage.replicated.replica import Anchor
+from storage.replicated.roles.terms import Anchor
 from storage.tables.tables import META, seal
 from tests.storage.log_cases import golden
 

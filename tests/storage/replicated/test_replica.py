@@ -20,19 +20,17 @@ from storage.replicated.record import (
     after,
     decode,
 )
-from storage.replicated.replica import (
-    BEAT,
+from storage.replicated.replica import BEAT, HEARD_GAP_MS, Replica
+from storage.replicated.roles.terms import (
     BROKEN,
     CLAIMS,
     DEPOSED,
     FOLLOWS,
-    HEARD_GAP_MS,
     LEADS,
     Anchor,
     Committed,
     Deposed,
     Leads,
-    Replica,
     Settings,
     Trouble,
 )
@@ -46,12 +44,20 @@ class Log:
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, int | None]] = []
+        self.tokens: dict[int, int] = {}  # of records that continue the chain, by their index
+        self.words: list[int] = []  # tokens of presences
         self.read_at: list[int] = []
         self.deleted: list[int] = []
 
     def append(self, data: bytes, token: int | None = None) -> None:
         """Send a record."""
         self.sent.append((data, token))
+        record = decode(data)
+        if record.kind in CHAINED and token is not None:
+            self.tokens[record.index] = token
+        elif record.kind == PRESENCE:
+            assert token is not None
+            self.words.append(token)
 
     def take(self) -> list[Event]:
         """Return nothing: the test says what happened."""
@@ -144,13 +150,29 @@ class Bob:
             self.tail.sync_begin()
             self.replica.tail_synced(self.tail.sync_end())
 
-    def wait(self, ms: int) -> None:
-        """Let time pass in which the log is heard and says nothing."""
+    def wait(self, ms: int, *, alone: bool = False) -> None:
+        """Let time pass in which the log is heard and says nothing, but that it keeps all.
+
+        `alone`: what is heard is one machine of the log, which is cut off and keeps nothing.
+        """
         until = self.now + ms
         while self.now < until:
             self.now += 100
-            self.replica.events([CaughtUp(self.replica._read_to)], self.now)
+            end = self.replica._read_to
+            kept = [] if alone else [Acked(token, end - 1) for token in self.log.words]
+            self.log.words.clear()
+            self.replica.events([*kept, CaughtUp(end)], self.now)
             self.replica.timeout(self.now)
+
+    def keep(self) -> None:
+        """The log says that it keeps what was read."""
+        self.now += self.replica.settings.presence_ms
+        self.replica.timeout(self.now)
+        self.hear(Acked(self.log.words.pop(), self.replica._read_to - 1))
+
+    def ack(self, read: Read) -> Acked:
+        """Return that the log keeps a record that this node has sent."""
+        return Acked(self.log.tokens[decode(read.data).index], read.place)
 
     def told(self, kind: type) -> list[object]:
         """Return and forget what was told of a kind."""
@@ -177,7 +199,8 @@ def leading(**settings: Any) -> tuple[Bob, Chain]:
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
     bob.wait(5000)
     assert bob.replica.role == CLAIMS
-    bob.hear(chain.sent(bob.log), CaughtUp(4))
+    claim = chain.sent(bob.log)
+    bob.hear(bob.ack(claim), claim, CaughtUp(4))
     bob.wait(100)
     assert bob.replica.role == LEADS
     bob.log.sent.clear()
@@ -187,7 +210,7 @@ def leading(**settings: Any) -> tuple[Bob, Chain]:
 
 def test_a_follower_applies_a_batch_once_its_own_tail_has_it_synced() -> None:
     bob, chain = Bob(), Chain()
-    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), synced=False)
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), chain.beat(), synced=False)
     assert not bob.has(1)
     bob.replica.tail_synced(1)
     assert not bob.has(1)
@@ -201,8 +224,10 @@ def test_a_batch_in_parts_is_applied_when_it_is_whole() -> None:
     bob, chain = Bob(), Chain()
     body = row(1)
     bob.hear(chain.add(CLAIM, 1), chain.add(PART, 1, body[:5]))
+    bob.keep()
     assert bob.disk.where().position.index == 1
     bob.hear(chain.add(BATCH, 1, body[5:]))
+    bob.keep()
     assert bob.has(1)
 
 
@@ -210,6 +235,7 @@ def test_parts_that_an_old_leader_did_not_end_are_dropped() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.add(CLAIM, 1), chain.add(PART, 1, row(1)), chain.add(CLAIM, 2, node="cyd"))
     bob.hear(chain.add(BATCH, 2, row(2), node="cyd"))
+    bob.keep()
     assert not bob.has(1)
     assert bob.has(2)
 
@@ -230,7 +256,8 @@ def test_a_node_claims_after_silence_and_leads_when_nothing_is_behind_its_claim(
     assert bob.replica.role == FOLLOWS
     bob.wait(1000)
     assert bob.replica.role == CLAIMS
-    bob.hear(chain.sent(bob.log))
+    claim = chain.sent(bob.log)
+    bob.hear(bob.ack(claim), claim)
     assert bob.replica.role == CLAIMS
     assert not bob.told(Leads)
     bob.hear(CaughtUp(4))
@@ -245,7 +272,8 @@ def test_a_claim_that_another_one_follows_does_not_lead() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
     bob.wait(4000)
-    bob.hear(chain.sent(bob.log), chain.add(CLAIM, 3, OTHER), CaughtUp(5))
+    claim = chain.sent(bob.log)
+    bob.hear(bob.ack(claim), claim, chain.add(CLAIM, 3, OTHER), CaughtUp(5))
     assert bob.replica.role == FOLLOWS
     assert not bob.told(Leads)
 
@@ -254,7 +282,8 @@ def test_a_node_does_not_lead_before_its_database_has_all() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
     bob.wait(4000)
-    bob.hear(chain.sent(bob.log), CaughtUp(4), synced=False)
+    claim = chain.sent(bob.log)
+    bob.hear(bob.ack(claim), claim, CaughtUp(4), synced=False)
     assert bob.replica.role == CLAIMS
     bob.kinds()
     bob.wait(9000)
@@ -282,7 +311,7 @@ def test_a_batch_is_committed_when_tail_log_and_read_back_have_it_in_any_order()
         bob.hear(read, synced=False)
 
     def ack(bob: Bob, read: Read) -> None:
-        bob.hear(Acked(1, read.place), synced=False)
+        bob.hear(bob.ack(read), synced=False)
 
     for order in ((tail, back, ack), (ack, back, tail), (back, tail, ack), (ack, tail, back)):
         bob, chain = leading()
@@ -298,16 +327,16 @@ def test_an_acknowledgement_does_not_count_before_the_log_was_read_so_far() -> N
     """The copy that this node read may be lost, and the claim of another be in its place."""
     bob, chain = leading()
     before = chain.end
-    bob.replica.write([(META, b"1", b"value")])
-    bob.hear(Unknown(1, "timed out"))
+    index = bob.replica.write([(META, b"1", b"value")])
+    bob.hear(Unknown(bob.log.tokens[index], "timed out"))
     bob.hear(chain.sent(bob.log))
     # The log loses that, another node claims, and the copy that is sent again comes behind it.
-    bob.hear(Acked(2, 8))
+    bob.hear(Acked(bob.log.tokens[index], 8))
     assert not bob.told(Committed)
     claim = Chain(before, 4).add(CLAIM, 3, OTHER)
     bob.hear(Shrunk(4))
     bob.hear(Read(1, bob.tail.records[1]), Read(3, bob.tail.records[2]), claim)
-    assert bob.replica.role == BROKEN
+    assert bob.replica.role == DEPOSED
     assert not bob.told(Committed)
 
 
@@ -316,10 +345,11 @@ def test_an_append_of_unknown_outcome_is_sent_again_with_all_behind_it() -> None
     for command in range(3):
         bob.replica.write([(META, b"%d" % command, b"value")])
     bob.kinds()
-    bob.hear(Unknown(2, "timed out"))
+    second, third = bob.log.tokens[4], bob.log.tokens[5]
+    bob.hear(Unknown(second, "timed out"))
     assert [decode(data).index for data, _ in bob.log.sent] == [4, 5]
     bob.log.sent.clear()
-    bob.hear(Unknown(3, "timed out"))  # it was sent again already
+    bob.hear(Unknown(third, "timed out"))  # it was sent again already
     assert not bob.log.sent
 
 
@@ -333,8 +363,9 @@ def test_what_does_not_come_back_is_sent_again_ever_more_rarely() -> None:
 
 def test_a_deposed_leader_releases_nothing_and_says_who_leads() -> None:
     bob, chain = leading()
-    bob.replica.write([(META, b"1", b"value")])
-    bob.hear(chain.word("ann", OTHER), chain.add(CLAIM, 3, OTHER), Acked(1, 9))
+    index = bob.replica.write([(META, b"1", b"value")])
+    word, claim = chain.word("ann", OTHER), chain.add(CLAIM, 3, OTHER)
+    bob.hear(word, claim, Acked(bob.log.tokens[index], 9))
     assert bob.replica.role == DEPOSED
     assert bob.replica.told == [Deposed("ann", "host")]
     with pytest.raises(Recoverable, match="deposed"):
@@ -346,7 +377,7 @@ def test_a_large_batch_is_cut_and_committed_as_one() -> None:
     bob.replica.write([(META, b"1", bytes(100))])
     assert [decode(data).kind for data, _ in bob.log.sent] == [PART, BATCH]
     reads = [chain.sent(bob.log, 2), chain.sent(bob.log, 1)]
-    bob.hear(*reads, Acked(2, reads[-1].place))
+    bob.hear(*reads, bob.ack(reads[-1]))
     assert len(bob.told(Committed)) == 1
 
 
@@ -495,7 +526,7 @@ def test_a_node_reads_on_from_the_last_anchor_and_checks_the_record_there() -> N
     at = Anchor(chain.end, batch.place)
     bob = Bob(at, (Anchor(Position(), 0), anchor))
     assert bob.log.read_at == [anchor.place]
-    bob.hear(claim, batch, chain.add(BATCH, 1, row(2)))
+    bob.hear(claim, batch, chain.add(BATCH, 1, row(2)), chain.beat())
     assert bob.has(2)
     assert not bob.has(1)  # the database has it already
 
@@ -536,7 +567,7 @@ def test_a_leader_gives_back_what_the_log_lost() -> None:
     bob, chain = leading()
     bob.replica.write([(META, b"1", b"value")])
     read = chain.sent(bob.log)
-    bob.hear(read, Acked(1, read.place))
+    bob.hear(read, bob.ack(read))
     bob.kinds()
     bob.hear(Shrunk(4))
     bob.hear(Read(1, bob.tail.records[1]), Read(3, bob.tail.records[2]), CaughtUp(4))
@@ -546,6 +577,7 @@ def test_a_leader_gives_back_what_the_log_lost() -> None:
 def test_a_follower_gives_back_what_the_log_lost_when_nobody_leads() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    bob.keep()
     bob.hear(Shrunk(1), CaughtUp(1))
     bob.wait(4500)
     assert bob.kinds() == [CLAIM, BATCH]
@@ -555,6 +587,7 @@ def test_a_follower_gives_back_what_the_log_lost_when_nobody_leads() -> None:
 def test_others_that_went_on_without_what_this_node_has_break_it() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), chain.add(BATCH, 1, row(2)))
+    bob.keep()
     fork = Chain()
     reads = [fork.add(CLAIM, 1), fork.add(CLAIM, 2, OTHER, node="cyd")]
     bob.hear(Shrunk(1))
@@ -565,6 +598,7 @@ def test_others_that_went_on_without_what_this_node_has_break_it() -> None:
 def test_a_fork_of_the_same_epoch_breaks_a_node_where_it_ends() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    bob.keep()
     fork = Chain()
     bob.hear(Shrunk(0))
     bob.hear(fork.add(CLAIM, 1, OTHER, node="cyd"), fork.add(BATCH, 1, row(9), node="cyd"))
@@ -667,3 +701,245 @@ def test_a_node_that_lacks_records_for_its_claim_says_so() -> None:
     bob.wait(4000)
     assert bob.replica.role == FOLLOWS
     assert any("start the other nodes" in each.why for each in bob.told(Trouble))  # type: ignore[attr-defined]
+
+
+def test_a_claim_that_the_log_lost_gives_way_to_another_of_its_epoch() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1, OTHER), chain.add(PART, 1, row(1)[:5]), chain.add(CLAIM, 2))
+    fork = Chain()
+    bob.hear(Shrunk(0))
+    bob.hear(fork.add(CLAIM, 1, OTHER, node="cyd"), fork.add(BATCH, 1, row(2), node="cyd"))
+    bob.keep()
+    assert bob.replica.role == FOLLOWS
+    assert bob.disk.where() == Anchor(fork.end, 1)
+    assert bob.has(2)
+    assert list(bob.tail.records) == [1, 2]
+
+
+def test_a_batch_that_the_log_lost_before_it_promised_to_keep_it_was_never_applied() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.add(CLAIM, 1, OTHER), chain.add(BATCH, 1, row(1)))
+    assert not bob.has(1)
+    fork = Chain()
+    bob.hear(Shrunk(0))
+    bob.hear(fork.add(CLAIM, 1, OTHER, node="cyd"), fork.add(BATCH, 1, row(2), node="cyd"))
+    bob.keep()
+    assert (bob.replica.role, bob.has(1), bob.has(2)) == (FOLLOWS, False, True)
+
+
+def test_what_the_log_lost_is_kept_in_the_tail_until_something_else_counts() -> None:
+    bob, chain = Bob(), Chain()
+    claim, batch = chain.add(CLAIM, 1, OTHER), chain.add(BATCH, 1, row(1))
+    bob.hear(claim, batch)
+    bob.hear(Shrunk(0), CaughtUp(0))
+    assert bob.replica.longest == (1, 2)
+    assert list(bob.tail.records) == [1, 2]
+    bob.hear(claim, batch, chain.beat())  # it was sent again
+    assert bob.has(1)
+
+
+def test_a_follower_applies_what_the_leader_says_it_has_committed() -> None:
+    bob, chain = Bob(), Chain()
+    claim, batch = chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1))
+    beat = chain.beat()
+    bob.hear(claim, batch, chain.add(BATCH, 1, row(2)))
+    assert not bob.has(1)
+    bob.hear(beat)
+    assert (bob.has(1), bob.has(2)) == (True, False)
+
+
+def test_what_a_leader_has_committed_may_be_read_after_it_said_so() -> None:
+    bob, chain = Bob(), Chain()
+    claim, batch = chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1))
+    bob.hear(claim, chain.beat(), batch)
+    assert bob.has(1)
+
+
+def test_what_a_leader_of_another_branch_has_committed_says_nothing_of_this_one() -> None:
+    bob, chain, fork = Bob(), Chain(), Chain()
+    fork.add(CLAIM, 1, OTHER, node="cyd")
+    fork.add(BATCH, 1, row(2), node="cyd")
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), fork.beat(node="cyd"))
+    assert not bob.has(1)
+
+
+def test_a_node_does_not_lead_before_the_log_keeps_its_claim() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(4000)
+    claim = chain.sent(bob.log)
+    bob.hear(claim, CaughtUp(4))
+    assert bob.replica.role == CLAIMS
+    bob.hear(bob.ack(claim))
+    assert bob.replica.role == LEADS
+
+
+def test_a_node_whose_claim_is_lost_does_not_lead() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(4000)
+    claim = chain.sent(bob.log)
+    bob.hear(claim, CaughtUp(4))
+    bob.hear(Shrunk(3))
+    bob.hear(Read(1, bob.tail.records[1]), CaughtUp(3))
+    bob.wait(100)
+    assert bob.replica.role == FOLLOWS
+    bob.hear(Read(3, claim.data), CaughtUp(4))  # it got there twice
+    bob.keep()
+    assert bob.replica.role == LEADS
+
+
+def test_a_deposed_leader_whose_batch_is_lost_begins_anew_behind_what_it_committed() -> None:
+    bob, chain = leading()
+    before = chain.end
+    bob.replica.write([(META, b"1", b"value")])
+    bob.hear(chain.sent(bob.log))
+    bob.hear(Shrunk(4))
+    claim = Chain(before, 4).add(CLAIM, 3, OTHER)
+    bob.hear(Read(1, bob.tail.records[1]), Read(3, bob.tail.records[2]), claim)
+    assert bob.replica.role == DEPOSED
+    bob.begin(bob.disk.where(), tuple(bob.disk.anchors()))
+    assert bob.replica.end == before
+    assert bob.replica.longest == (3, 3)
+
+
+def test_the_place_of_what_is_committed_is_its_own_though_more_was_read() -> None:
+    bob, chain = leading()
+    bob.replica.write([(META, b"1", b"value")])
+    first, end = chain.sent(bob.log), chain.end
+    bob.hear()  # synced
+    bob.replica.write([(META, b"2", bytes(100))])
+    more = [chain.sent(bob.log, 2), chain.sent(bob.log, 1)]
+    bob.hear(first, *more, bob.ack(more[-1]), synced=False)
+    assert bob.told(Committed) == [Committed(end, first.place)]
+
+
+def test_a_leader_says_what_it_has_committed_and_not_what_it_has_read() -> None:
+    bob, chain = leading()
+    claimed = chain.end
+    bob.replica.write([(META, b"1", b"value")])
+    read = chain.sent(bob.log)
+    bob.hear(read)
+    assert decode(bob.replica.heartbeat(5)).before == claimed.digest
+    bob.hear(bob.ack(read))
+    assert decode(bob.replica.heartbeat(5)).before == chain.end.digest
+
+
+def test_a_leader_with_a_slow_disk_does_not_send_again_what_the_log_has() -> None:
+    bob, chain = leading()
+    bob.replica.write([(META, b"1", b"value")])
+    read = chain.sent(bob.log)
+    bob.kinds()
+    bob.hear(read, bob.ack(read), synced=False)
+    bob.wait(13_000)
+    assert BATCH not in bob.kinds()
+
+
+def test_a_leader_that_was_idle_waits_before_it_sends_again() -> None:
+    bob, _ = leading()
+    bob.wait(13_000)
+    bob.replica.write([(META, b"1", b"value")])
+    bob.wait(1000)
+    assert bob.kinds().count(BATCH) == 1
+
+
+def test_an_unknown_outcome_of_what_was_read_is_asked_for_and_not_sent_again() -> None:
+    bob, chain = leading()
+    index = bob.replica.write([(META, b"1", b"value")])
+    read = chain.sent(bob.log)
+    bob.kinds()
+    bob.hear(read, Unknown(bob.log.tokens[index], "timed out"))
+    assert not bob.told(Committed)
+    bob.wait(200)
+    assert bob.kinds() == []
+    assert bob.told(Committed) == [Committed(chain.end, read.place)]
+
+
+def test_a_node_that_hears_one_machine_of_the_log_alone_does_not_claim() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(1000)
+    bob.wait(30_000, alone=True)
+    assert bob.kinds() == []
+    assert bob.replica.role == FOLLOWS
+    bob.wait(500)
+    assert bob.kinds() == [CLAIM]
+
+
+def test_a_word_that_is_not_read_back_proves_nothing() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    for _ in range(60):
+        bob.wait(100, alone=True)
+        bob.hear(*(Acked(token, 1000) for token in bob.log.words), CaughtUp(3))
+    assert bob.replica.role == FOLLOWS
+
+
+def test_a_node_whose_leader_has_resigned_claims_at_once() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.hear(chain.other(HEARTBEAT, BEAT.pack(78) + b"Rbob", "ann"), CaughtUp(4))
+    bob.replica.timeout(bob.now)
+    assert bob.kinds() == [CLAIM]
+
+
+def test_a_claim_that_another_one_followed_before_the_log_lost_that_does_not_lead() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(4000)
+    claim = chain.sent(bob.log)
+    bob.hear(claim, chain.add(CLAIM, 3, OTHER), chain.add(BATCH, 3, row(1)))
+    bob.hear(Shrunk(4))
+    bob.hear(Read(1, bob.tail.records[1]), claim, CaughtUp(4))
+    bob.keep()
+    assert bob.replica.role == FOLLOWS
+    assert bob.replica.longest == (3, 4)  # it may have been promised, and can be given back
+
+
+RENEWED = Position(3, 0, b"d" * 16)  # a database that begins a new log
+
+
+def test_a_renewed_database_leads_in_a_new_log_and_a_copy_of_it_follows() -> None:
+    bob, chain = Bob(Anchor(RENEWED, 0)), Chain(RENEWED)
+    bob.hear(chain.word("bob", NONCE), chain.word("ann", OTHER), CaughtUp(2))
+    bob.wait(4000)
+    claim = chain.sent(bob.log)
+    assert decode(claim.data).epoch == 4
+    bob.hear(bob.ack(claim), claim, CaughtUp(3))
+    bob.wait(100)
+    assert bob.replica.role == LEADS
+    ann = Bob(Anchor(RENEWED, 0))
+    ann.hear(claim, chain.add(BATCH, 4, row(1), node="bob"))
+    ann.keep()
+    assert ann.has(1)
+
+
+def test_an_empty_node_does_not_follow_a_log_that_a_renewed_database_began() -> None:
+    bob = Bob()
+    bob.hear(Chain(RENEWED).add(CLAIM, 4))
+    assert bob.replica.role == BROKEN
+    (trouble,) = bob.told(Trouble)
+    assert trouble == Trouble(
+        "the log begins with a database of ann that is another one than this node has: copy the "
+        "database of another node"
+    )
+
+
+def test_a_renewed_database_passes_over_the_claim_of_an_empty_one() -> None:
+    bob = Bob(Anchor(RENEWED, 0))
+    bob.hear(Chain().add(CLAIM, 1))
+    assert (bob.replica.role, bob.replica.passed_over) == (FOLLOWS, 1)
+
+
+def test_a_log_that_lost_everything_is_one_line_that_says_what_to_do() -> None:
+    chain = Chain()
+    chain.add(CLAIM, 1)
+    bob = Bob(Anchor(chain.end, 7))
+    bob.hear(CaughtUp(0))
+    assert bob.replica.role == BROKEN
+    assert bob.told(Trouble) == [
+        Trouble(
+            "the log ended at 0, and this node remembers no place from where to read again: copy "
+            "the database of another node, or if none can go on, see holdfast cluster renew"
+        )
+    ]

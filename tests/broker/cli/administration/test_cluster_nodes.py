@@ -10,6 +10,7 @@ import pytest
 from broker.cli.administration import cluster_nodes
 from broker.cli.main import main
 from broker.cluster import describing
+from broker.operations import cluster_renewal
 from broker.operations.control_socket import ControlError, ControlServer, Request
 from storage.local.data_directory import DataDirectory
 
@@ -123,3 +124,21 @@ def test_promote_names_the_node(
     node.refusal = "no member 'eve'; the members are ann, bob"
     assert main(["cluster", "promote", "eve", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"holdfast: {node.refusal}\n"
+
+
+def test_renew_says_what_the_new_log_begins_with_and_what_the_others_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = cluster_renewal.Renewed(41, 3)
+    monkeypatch.setattr(cluster_renewal, "renew", lambda path: renewed)
+    assert main(["cluster", "renew", "--yes", "--data-dir", str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "up to record 41 of the old one, 3 batches of it from its tail" in first
+    assert "every other node needs a copy" in second
+
+
+def test_renew_of_no_database_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", "renew", "--yes", "--data-dir", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err == f"holdfast: {tmp_path / 'none'}: no database\n"

@@ -1,0 +1,147 @@
+"""What a node has read and not applied: it waits for the log to keep it, and for the own tail.
+
+What the log has lost before it promised to keep it is forgotten: the node goes back to what its
+database has. The tail keeps it until something else counts at its index, because the log may have
+promised it after all. Pure. Read next: `storage.replicated.replica`.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from storage.replicated import batch_codec
+from storage.replicated.batch_codec import Operation
+from storage.replicated.record import BATCH, Position, Record, after, counts, decode
+from storage.replicated.roles.acknowledgements import Acknowledgements
+from storage.replicated.roles.terms import Anchor, Database, Settings, Tail
+
+ANCHORS_MAX: Final = 64
+
+
+class Following:
+    """What was read, the own tail, and the database."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        tail: Tail,
+        acks: Acknowledgements,
+        at: Anchor,
+        anchors: Iterable[Anchor],
+    ) -> None:
+        """`at` is where the database is; not all `anchors` need to be before it."""
+        self.end: Position = at.position  # what this node has applied or may yet apply
+        self.applied: Position = at.position  # what the database has, or a leader has committed
+        self.longest: Position = at.position  # to where the own tail reaches
+        self.tail_synced: int = at.position.index
+        # What counts and may not be applied before the log keeps it and the own tail has it synced.
+        self.unapplied: deque[tuple[list[Operation], Position, int]] = deque()
+        known = [each for each in anchors if each.position.index <= at.position.index]
+        self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
+        self._settings: Final = settings
+        self._database: Final = database
+        self._tail: Final = tail
+        self._acks: Final = acks
+        self.parts: Final[list[bytes]] = []
+        self.kept: int = at.position.index  # the log keeps everything up to this index
+        self._said_kept: Position | None = None  # and up to here, which was not read yet
+        # What the own tail has behind `end` and was never read from the log, as digests by index.
+        self._own: Final[dict[int, bytes]] = {}
+        if not known:
+            database.remember(tuple(self.anchors))
+
+    def load_own(self) -> None:
+        """Learn which records of the own tail go on where the database ends."""
+        self._own.clear()
+        end = self.end
+        for _, data in self._tail.read_from(end.index + 1):
+            record = decode(data)
+            if not counts(record, end):
+                self._tail.drop_from(end.index + 1)
+                break
+            end = after(record, data)
+            self._own[end.index] = end.digest
+        self.longest = end
+
+    def forget_unapplied(self) -> None:
+        """Go back to what the database has; what was read behind it may not be in the log."""
+        self.end = self.applied
+        self.unapplied.clear()
+        self.parts.clear()
+        self.kept = self.applied.index
+        self._said_kept = None
+        self.load_own()
+
+    def wrote(self, position: Position) -> None:
+        """This node, as leader, has put a record into its tail and sent it."""
+        self._own[position.index] = position.digest
+        self.longest = position
+
+    def take(self, position: Position, data: bytes) -> None:
+        """Go on to a record that counts; another one in the own tail is dropped."""
+        index = position.index
+        if self.longest.index < index or self._own.pop(index, b"") != position.digest:
+            self._keep(position, data)
+        self.end = position
+
+    def _keep(self, position: Position, data: bytes) -> None:
+        index = position.index
+        if self.longest.index >= index:
+            self._tail.drop_from(index)
+            self.tail_synced = min(self.tail_synced, index - 1)
+            self._own.clear()
+        self._tail.append(index, data)
+        self.longest = position
+
+    def take_part(self, record: Record, place: int) -> None:
+        """Apply a batch that counts, once it is whole."""
+        self.parts.append(record.body)
+        if record.kind == BATCH:
+            body = b"".join(self.parts)
+            self.parts.clear()
+            self.apply(list(batch_codec.decode(body)), place)
+
+    def apply(self, operations: list[Operation], place: int) -> None:
+        """Bring the database to `end`, once that is allowed."""
+        if self.end == self._said_kept:
+            self.kept = max(self.kept, self.end.index)
+        self.unapplied.append((operations, self.end, place))
+        self.apply_kept()
+
+    def hear_kept(self, position: Position) -> None:
+        """A leader has said that it has committed everything up to this position."""
+        if any(each == position for _, each, _ in self.unapplied):
+            self.kept = max(self.kept, position.index)
+        else:
+            self._said_kept = position
+
+    def apply_kept(self) -> None:
+        """Apply what the log keeps and the own tail has synced."""
+        while self.unapplied:
+            operations, position, place = self.unapplied[0]
+            is_kept = place <= self._acks.promised or position.index <= self.kept
+            if not is_kept or position.index > self.tail_synced:
+                return
+            self._database.apply(operations, position, place)
+            self.unapplied.popleft()
+            self.note_applied(position, place)
+
+    def note_applied(self, position: Position, place: int) -> None:
+        """The database has everything up to a position, or the leader's will get it."""
+        self.applied = position
+        is_new = not self.anchors or position.index > self.anchors[-1].position.index
+        if is_new and position.index % self._settings.anchor_every == 0:
+            self.anchors.append(Anchor(position, place))
+            self._database.remember(tuple(self.anchors))
+
+    def drop_anchors(self, end: int) -> None:
+        """Forget the anchors from a place on: the log has lost their records."""
+        while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
+            self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)
+
+    def drop_anchor(self) -> None:
+        """Forget the last anchor: another record is at its place."""
+        self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)

@@ -1,0 +1,92 @@
+"""What was read waits until the log keeps it and the own tail has it; else it is forgotten."""
+
+from storage.replicated import batch_codec
+from storage.replicated.record import BATCH, PART, Position, Record, after
+from storage.replicated.roles.acknowledgements import Acknowledgements
+from storage.replicated.roles.follower import Following
+from storage.replicated.roles.terms import Anchor, Settings
+from tests.replication.node import META, Disk, TailFile
+from tests.storage.replicated.roles.test_acknowledgements import Log
+
+START = Position(1, 3, b"s" * 16)
+
+
+class Bob:
+    """A follower, and the batches that it reads."""
+
+    def __init__(self) -> None:
+        self.log, self.disk, self.tail = Log(), Disk(), TailFile()
+        self.acks = Acknowledgements(self.log, -1)
+        settings = Settings("bob", ("bob",), anchor_every=5)
+        at = Anchor(START, 9)
+        self.node = Following(settings, self.disk, self.tail, self.acks, at, ())
+
+    def read(self, place: int, *, key: bytes, kind: int = BATCH) -> Position:
+        """Read a batch, or a part that is not one."""
+        body = batch_codec.encode([(META, key, b"value")])
+        end = self.node.end
+        record = Record(kind, end.epoch, end.index + 1, end.digest, "ann", body)
+        data = record.encode()
+        self.node.take(after(record, data), data)
+        self.node.take_part(record, place)
+        return self.node.end
+
+    def has(self, key: bytes) -> bool:
+        """Return whether the database has a row."""
+        return self.disk.store.get(META, key) is not None
+
+
+def test_a_batch_is_applied_once_it_is_promised_and_synced() -> None:
+    bob = Bob()
+    bob.read(10, key=b"1")
+    bob.node.tail_synced = 4
+    bob.node.apply_kept()
+    assert not bob.has(b"1")
+    bob.acks.promised = 10
+    bob.node.apply_kept()
+    assert bob.has(b"1")
+    assert bob.node.applied == bob.node.end
+
+
+def test_a_leader_names_what_is_kept_before_or_after_it_is_read() -> None:
+    bob = Bob()
+    bob.node.tail_synced = 9
+    first = bob.read(10, key=b"1")
+    bob.node.hear_kept(Position(first.epoch, first.index, b"o" * 16))  # of another branch
+    bob.node.apply_kept()
+    assert not bob.has(b"1")
+    bob.node.hear_kept(first)
+    bob.node.apply_kept()
+    assert bob.has(b"1")
+    assert [each.place for each in bob.disk.anchors()] == [9]
+    second = bob.read(11, key=b"2")
+    bob.node.hear_kept(second)
+    bob.node.apply_kept()
+    assert [each.place for each in bob.disk.anchors()] == [9, 11]
+
+
+def test_what_is_forgotten_stays_in_the_tail_until_another_record_counts() -> None:
+    bob = Bob()
+    lost = bob.read(10, key=b"1")
+    bob.read(11, key=b"2", kind=PART)
+    longest = bob.node.longest
+    bob.node.forget_unapplied()
+    assert (bob.node.end, bob.node.longest) == (START, longest)
+    assert (list(bob.node.unapplied), bob.node.parts) == ([], [])
+    assert list(bob.tail.records) == [4, 5]
+    assert bob.read(10, key=b"1") == lost  # the same again: the tail has it
+    assert list(bob.tail.records) == [4, 5]
+    bob.node.forget_unapplied()
+    bob.read(10, key=b"3")
+    assert list(bob.tail.records) == [4]
+
+
+def test_anchors_of_what_the_log_lost_go() -> None:
+    bob = Bob()
+    bob.node.tail_synced, bob.acks.promised = 9, 99
+    bob.read(10, key=b"1")
+    bob.read(11, key=b"2")
+    bob.node.drop_anchors(11)
+    assert [each.place for each in bob.disk.anchors()] == [9]
+    bob.node.drop_anchor()
+    assert bob.disk.anchors() == []
