@@ -128,8 +128,10 @@ class Leads:
     """This node leads from now on; its database has everything before."""
 
     epoch: int
-    alive_ms: int  # the time of the last leader when it was heard last, 0 = never heard
-    silent_ms: int  # and for how long it was silent since then
+    # The time of the last leader when it was heard last, 0 = it was never heard. A leader before it
+    # may have been, but its clock was ahead by what the last leader had not heard of it.
+    alive_ms: int
+    silent_ms: int  # and for how long it was silent since; without a word: since its last batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,9 @@ class Replica:
         self._free = (RESIGNED, RESIGNED + self.settings.node.encode())
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._leader_said: int = now  # when it said so
+        self._said_epoch: int = 0  # and whose word that was
+        self._batch_epoch: int = 0  # of the last batch that counted
+        self._batch_counted: int = now  # and when it did
         self._counted: int = now  # when a record counted last, or was sent again
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
@@ -345,6 +350,7 @@ class Replica:
             return
         self.leader = record.node
         self.leader_ms, self._leader_said = BEAT.unpack_from(record.body)[0], now
+        self._said_epoch = record.epoch
         self._is_free = record.body[BEAT.size :] in self._free
         # Only this tells that somebody leads: what continues the chain may be sent again by others.
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
@@ -362,6 +368,8 @@ class Replica:
         self.log_end = after(record, data)
         self.place = place
         self._counted = now
+        if record.kind == BATCH:
+            self._batch_epoch, self._batch_counted = record.epoch, now
         self._missed_since = 0
         self._look_back_ms = 2 * self.settings.resend_ms
         self._resend_ms = self.settings.resend_ms
@@ -463,10 +471,16 @@ class Replica:
         self.role = LEADS
         self._has_won = self._is_clear = False
         self._written = self.end
-        silent_ms = now - self._leader_said if self.leader_ms else 0
-        self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms))
+        self.told.append(self._leads(now))
         self._beat_due = now
         self._say("")
+
+    def _leads(self, now: int) -> Leads:
+        """Return what is known of the time of the last leader that may have used it."""
+        epoch = self.end.epoch
+        if self._batch_epoch > self._said_epoch:
+            return Leads(epoch, 0, now - self._batch_counted)
+        return Leads(epoch, self.leader_ms, now - self._leader_said if self.leader_ms else 0)
 
     def _shrunk(self, end: int) -> None:
         """The log has lost records: go back to where it still agrees with this node."""
