@@ -42,6 +42,7 @@ from storage.replicated.log_port import (
 )
 from storage.replicated.members import NOTHING, Members, Presence, Reach
 from storage.replicated.record import (
+    BATCH,
     CHAINED,
     CLAIM,
     HEARTBEAT,
@@ -147,6 +148,10 @@ class Replica:
         self.leader_ms: int = 0  # what its clock said, 0 = never heard
         self._is_timed: bool = False  # and that was not read later than it was said
         self._leader_said: int = now  # when it said so
+        self._said_epoch: int = 0  # and whose word that was
+        self._batch_epoch: int = 0  # of the last batch that counted
+        self._batch_counted: int = now  # and when it did
+        self._is_batch_timed: bool = False  # and that was when it was written
         # Since when others tell of records that this node should have read, 0 = they do not.
         self._missed_since: int = 0
         self._look_back_ms: int = 2 * self.settings.resend_ms
@@ -265,6 +270,7 @@ class Replica:
         self.leader = record.node
         self.leader_ms, self._leader_said = BEAT.unpack_from(record.body)[0], now
         self._is_timed = self.members.is_new(place)
+        self._said_epoch = record.epoch
         self._is_free = record.body[BEAT.size :] in self._free
         # Only this tells that somebody leads: what continues the chain may be sent again by others.
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
@@ -283,6 +289,9 @@ class Replica:
         self.log_end = after(record, data)
         self.place = place
         self._writing.counted(now)
+        if record.kind == BATCH:
+            self._batch_epoch, self._batch_counted = record.epoch, now
+            self._is_batch_timed = self.members.is_new(place)
         self._missed_since = 0
         self._look_back_ms = 2 * self.settings.resend_ms
         self.leader = record.node
@@ -350,10 +359,17 @@ class Replica:
         self.role = LEADS
         self._has_won = self._is_clear = self.is_new = False
         self._writing.end = self.end
-        silent_ms = now - self._leader_said if self.leader_ms else 0
-        self.told.append(Leads(self.end.epoch, self.leader_ms, silent_ms, self._is_timed))
+        self.told.append(self._leads(now))
         self._beat_due = now
         self._say("")
+
+    def _leads(self, now: int) -> Leads:
+        """Return what is known of the time of the last leader that may have used it."""
+        epoch = self.end.epoch
+        if self._batch_epoch > self._said_epoch:
+            return Leads(epoch, 0, now - self._batch_counted, self._is_batch_timed)
+        silent_ms = now - self._leader_said if self.leader_ms else 0
+        return Leads(epoch, self.leader_ms, silent_ms, self._is_timed)
 
     def _shrunk(self, end: int) -> None:
         """The log has lost records: go back to where it still agrees with this node."""

@@ -141,6 +141,10 @@ class Line:
         """Send a record."""
         self.waiting.append((data, token))
 
+    def news(self) -> list[Event]:
+        """Return what `take` would return."""
+        return list(self._events)
+
     def read_from(self, place: int) -> None:
         """Read on from another place."""
         self._place = min(place, self._shared.end)

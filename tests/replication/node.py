@@ -93,7 +93,7 @@ class Disk:
 
     def synced_to(self) -> int:
         """Return the index that a power cut would leave."""
-        return Disk(self.store.crash(0)).where().position.index
+        return type(self)(self.store.crash(0)).where().position.index
 
 
 def _where(position: Position, place: int) -> bytes:
@@ -163,10 +163,11 @@ class Node:
 
     replica_type: type[Replica] = Replica
     line_type: type[Line] = Line
+    disk_type: type[Disk] = Disk
 
     def __init__(self, settings: Settings, shared: SharedLog, random: Random) -> None:
         self.settings: Settings = settings
-        self.disk: Disk = Disk()
+        self.disk: Disk = self.disk_type()
         self.tail: Final = TailFile()
         self.replica: Replica | None = None  # None = no process
         self.line: Line | None = None
@@ -223,7 +224,7 @@ class Node:
     def copy(self, other: "Node") -> None:
         """Begin anew with a copy of another node's database and tail, which are synced."""
         assert self.replica is None
-        self.disk = Disk(other.disk.store.crash(other.disk.store.unsynced))
+        self.disk = self.disk_type(other.disk.store.crash(other.disk.store.unsynced))
         self.tail.copy(other.tail)
 
     def tail_begins(self) -> int:
@@ -233,7 +234,7 @@ class Node:
     def lose_disk(self) -> None:
         """Begin anew with nothing."""
         assert self.replica is None
-        self.disk = Disk()
+        self.disk = self.disk_type()
         self.tail.drop_from(0)
 
     def kill(self, *, power_cut: bool) -> None:
@@ -249,7 +250,7 @@ class Node:
             self.line = None
         if power_cut:
             self.tail.crash(random.randint(0, 5))
-            self.disk = Disk(store.crash(random.randint(0, store.unsynced)))
+            self.disk = self.disk_type(store.crash(random.randint(0, store.unsynced)))
         self.sent, self._batches = [], []
 
     def write(self, command: int) -> str:
@@ -273,14 +274,23 @@ class Node:
         self.sent.append((index, command))
         return generation
 
-    def run(self, now: int) -> list[Leads | Deposed | Committed | Trouble]:
-        """Take what the log said, do what is due, return what the replica told."""
+    def hear(self, now: int, broker_ms: int | None) -> list[Leads | Deposed | Committed | Trouble]:
+        """Take what the log said, do what is due, return what the replica told.
+
+        A leader says that it lives if it knows the time of its broker.
+        """
         replica, line = self.replica, self.line
         assert replica is not None and line is not None
         replica.events(line.take(), now)
         replica.timeout(now)
-        replica.beat(now, now)
+        if broker_ms is not None:
+            replica.beat(broker_ms, now)
         told, replica.told[:] = list(replica.told), []
+        return told
+
+    def run(self, now: int) -> list[Leads | Deposed | Committed | Trouble]:
+        """Do what `hear` says, and what follows from it; return what the replica told."""
+        told = self.hear(now, now)
         for each in told:
             if isinstance(each, Committed):
                 self._commit(each)

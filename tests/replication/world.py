@@ -78,8 +78,9 @@ class World:
         self._taken: Final[dict[str, int]] = dict.fromkeys(self.nodes, 0)
         self._generations: Final[dict[int, str]] = {}
 
-    def _add(self, key: str, name: str, replica: type[Replica]) -> None:
-        settings = Settings(
+    def settings(self, name: str) -> Settings:
+        """Draw the settings of a node."""
+        return Settings(
             name,
             self.names,
             takeover_ms=self.random.choice((1200, 3000)),
@@ -88,7 +89,9 @@ class World:
             trim_ms=2000,
             keep_ms=(0, 0, 0, 5000)[self.seed % 4],
         )
-        node = self.node_type(settings, self.log, self.random)
+
+    def _add(self, key: str, name: str, replica: type[Replica]) -> None:
+        node = self.node_type(self.settings(name), self.log, self.random)
         node.replica_type = replica
         node.line_type = self.line_type
         self.nodes[key] = node
@@ -108,6 +111,10 @@ class World:
     def step(self) -> None:
         """Let a little time pass."""
         self.now += self.random.choice((1, STEP_MS, STEP_MS, 3 * STEP_MS))
+        self.turn()
+
+    def turn(self) -> None:
+        """Let everything happen that does so now."""
         if self.log.late and self.random.random() < 0.02:
             self.log.arrive()
         if self.log.unkept and self.random.random() < 0.1:
@@ -118,10 +125,15 @@ class World:
             if node.replica is None or node.is_paused:
                 continue
             self._tail(node)
-            if node.is_leading and len(node.sent) < SENT_MAX and self.random.random() < 0.4:
-                self.issued += 1
-                self._generations[self.issued] = node.write(self.issued)
+            if node.is_leading:
+                self.use(node)
             self._told(name, node)
+
+    def use(self, leader: Node) -> None:
+        """Give a leader something to do."""
+        if len(leader.sent) < SENT_MAX and self.random.random() < 0.4:
+            self.issued += 1
+            self._generations[self.issued] = leader.write(self.issued)
 
     def _network(self, node: Node) -> None:
         line, random = node.line, self.random
@@ -153,16 +165,13 @@ class World:
         for each in node.run(self.now):
             if isinstance(each, Leads):
                 self.seen["elections"] += 1
-                self.oracle.judge(name, node, each.epoch)
-                self._taken[name] = 0
+                self.leads(name, node, each)
                 self._after_an_election()
             elif isinstance(each, Deposed):
                 self.seen["deposed"] += 1
             elif isinstance(each, Committed):
                 self._judge_commit(name, node, each.position)
-        for command in node.acked[self._taken[name] :]:
-            self.oracle.take(node.epoch, command, self._generations[command])
-        self._taken[name] = len(node.acked)
+        self.take_acked(name, node)
         role = node.replica.role
         if role == CLAIMS and was != CLAIMS:
             self.seen["claims"] += 1
@@ -172,6 +181,17 @@ class World:
             node.start(self.now)
         elif role == BROKEN:
             self._replace(name, node)
+
+    def leads(self, name: str, node: Node, leads: Leads) -> None:
+        """Judge a node that begins to lead."""
+        self.oracle.judge(name, node, leads.epoch)
+        self._taken[name] = 0
+
+    def take_acked(self, name: str, node: Node) -> None:
+        """Note what a node has released."""
+        for command in node.acked[self._taken[name] :]:
+            self.oracle.take(node.epoch, command, self._generations[command])
+        self._taken[name] = len(node.acked)
 
     def _after_an_election(self) -> None:
         """Now an old leader that goes on is most dangerous, and so is a power cut of the site."""

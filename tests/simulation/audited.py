@@ -28,8 +28,8 @@ from audit.run import Progress, run
 from storage.history.columns import expand_table
 from storage.history.segments import split_for_segments, write_segment
 from tests.audit.small_spark import JUDGING, small_spark
+from tests.simulation.making import make_world
 from tests.simulation.report import failure
-from tests.simulation.world import World
 
 BATCH: Final = 250  # worlds audited at once
 CHUNK: Final = 10  # worlds that a worker writes between two reports
@@ -46,7 +46,7 @@ def node_of(seed: int) -> str:
 
 def write_world(seed: int, profile: str | None, directory: Path) -> str | None:
     """Live through a world and write its history; return what went wrong, None if nothing did."""
-    world = World(seed, profile)
+    world = make_world(seed, profile)
     world.retold.kept = {}
     gc.disable()  # a world is small and ends soon
     try:

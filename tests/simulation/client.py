@@ -291,7 +291,8 @@ class Client:
         decoder = self.old_decoder
         assert decoder is not None
         for packet in decoder.receive(data):
-            if isinstance(packet, Disconnect) and packet.reason_code not in KIND_REASONS:
+            reasons = KIND_REASONS | self.world.reasons
+            if isinstance(packet, Disconnect) and packet.reason_code not in reasons:
                 raise Violation("protocol", f"{self.name} was taken over with {packet!r}")
 
     def lost(self, link: Link) -> None:
@@ -339,9 +340,18 @@ class Client:
         """Note what a crash may have undone."""
         self.receiver.crashed(process.durable_ms)
 
+    def broker_now(self) -> int:
+        """Return the time of the broker that this client is connected to."""
+        assert self.link is not None
+        return self.link.process.broker_now()
+
     def is_online(self) -> bool:
         """May packets be sent?"""
         return self.state == ONLINE
+
+    def is_deceived(self) -> bool:
+        """Is it connected to a broker that does not know that another one has its sessions?"""
+        return self.link is not None and self.link.process.is_superseded
 
     def is_connecting(self) -> bool:
         """Is CONNECT sent and not answered?"""
@@ -353,7 +363,7 @@ class Client:
     def _on_disconnect(self, packet: Disconnect) -> None:
         if self.version == 4:
             raise Violation("protocol", f"{self.name} speaks 3.1.1 and got DISCONNECT")
-        if packet.reason_code not in KIND_REASONS:
+        if packet.reason_code not in KIND_REASONS | self.world.reasons:
             raise Violation("protocol", f"{self.name} was told {packet!r}")
 
     def _on_connack(self, packet: Connack) -> None:
@@ -492,7 +502,8 @@ class Client:
                 sometimes("resubscribed")
             replays = asked.retain_handling == 0 or (asked.retain_handling == 1 and not known)
             if replays:
-                self.oracle.subscribing_to_retained(view, item, asked.retain_handling)
+                if not self.is_deceived():
+                    self.oracle.subscribing_to_retained(view, item, asked.retain_handling)
                 self._looks_up(asked)
             certain = asked.retain_handling == 0 or (not known and len(item.options) == 1)
             items.append((item, item.options[-1], world.step if replays and certain else 0))
@@ -569,7 +580,7 @@ class Client:
             self._note_size(packet)
         if packet.topic_alias:
             self._resolve_alias(packet)
-        now = world.broker_now()
+        now = self.broker_now()
         self.oracle.deliveries += 1
         if packet.topic in TOPICS or packet.payload[:1] == MARK:
             self._on_fetched(packet)
@@ -617,7 +628,7 @@ class Client:
         refuse = False
         if packet.qos:
             index = -number - (100_000 if is_retained else 10)
-            is_new = self.receiver.publish(packet, index, world.broker_now(), False)
+            is_new = self.receiver.publish(packet, index, self.broker_now(), False)
             refuse = is_new and self._refuses()
         if is_retained:
             world.mirror.inbox.retained.received(self.name, number, packet)
@@ -658,7 +669,8 @@ class Client:
         self.world.left_out.delivered(view, sent)
         if apply and packet.qos == 2:
             self.oracle.applied(view, sent, packet, self.subscribes)
-        if sent.is_will and self.plan.faithful and apply:
+        is_sure = packet.qos == 2 or not self.is_deceived()  # a packet id of QoS 2 is durable
+        if sent.is_will and self.plan.faithful and apply and is_sure:
             will = self.oracle.wills[sent.index]
             if not will.fired:
                 will.first_fired_ms = now

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation import rare
+from tests.simulation.making import make_world
 from tests.simulation.report import failure, readable
-from tests.simulation.world import World
 
 REGRESSIONS: Final = Path(__file__).with_name("regressions.txt")
 CHUNK: Final = 25  # worlds a worker runs between two reports
@@ -23,7 +23,7 @@ CHUNK: Final = 25  # worlds a worker runs between two reports
 
 def run_seed(seed: int, profile: str | None = None) -> str | None:
     """Run one world; returns what went wrong, None if nothing did."""
-    world = World(seed, profile)
+    world = make_world(seed, profile)
     gc.disable()  # a world is small and ends soon: collecting in between costs a tenth
     try:
         world.run()
@@ -83,7 +83,7 @@ def run_many(start: int, count: int, jobs: int, profile: str | None) -> tuple[in
 
 def replay(seed: int, profile: str | None, tail: int) -> int:
     """Run one world and print its whole trace (or its end)."""
-    world = World(seed, profile)
+    world = make_world(seed, profile)
     problem = None
     try:
         world.run()
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.hash:
         for seed in range(options.start, options.start + options.seeds):
-            sys.stdout.write(f"{seed} {World(seed, options.profile).run()}\n")
+            sys.stdout.write(f"{seed} {make_world(seed, options.profile).run()}\n")
         return 0
     if options.seed is not None:
         return replay(options.seed, options.profile, options.tail)

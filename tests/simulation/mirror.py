@@ -52,6 +52,7 @@ class Mirror:
         self.random: Final = Random(world.seed * 2 + 1)
         # Not where blocks of the log are filled to the byte: few worlds are, and all are needed.
         self.is_on: bool = self.random.random() < SHARE and not world.profile.large
+        self.is_on = self.is_on and not world.profile.nodes
         self.filters: Final = self.random.choice(
             (("#",), ("#",), ("a/#", "s/0", "will/+"), ("x/y", "+/y", "#", "w/#"), ())
         )

@@ -20,6 +20,7 @@ from tests.simulation import (  # noqa: F401
     session_mutants,
     waiting_mutants,
 )
+from tests.simulation.cluster import mutants as cluster_mutants  # noqa: F401
 from tests.simulation.planting import MUTANTS
 
 __all__ = ["MUTANTS"]

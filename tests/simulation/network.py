@@ -271,14 +271,19 @@ class Link:
             self.attempt.closing = self.closing
         self.client.closed_at_broker(self)
 
-    def broker_died(self, lo: int, hi: int) -> None:
-        """The broker crashed: what it had written may still arrive, then the end."""
+    def ended(self, lo: int, hi: int) -> Closing:
+        """The next broker says that the connection ended between these times, if it was open."""
         if self.closing is None:
             read = MAYBE if self.disconnected_ms else NO
             self.closing = Closing(min(lo, self.disconnected_ms or lo), hi, read, 0)
             if self.attempt is not None:
                 self.attempt.closing = self.closing
             self.client.closed_at_broker(self)
+        return self.closing
+
+    def broker_died(self, lo: int, hi: int) -> None:
+        """The broker crashed: what it had written may still arrive, then the end."""
+        self.ended(lo, hi)
         self.lost = True
         if not self.client_gone:
             count = len(self.down) if self.world.chance(0.5) else self.world.prefix(len(self.down))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from tests.simulation.making import make_world
 from tests.simulation.verdict import Violation
 from tests.simulation.world import World
 
@@ -80,7 +81,7 @@ class Mutant:
 
     def world(self, seed: int) -> World:
         """Return a world of the kind that finds the bug."""
-        return World(seed, self.profile, has_history=self.in_history)
+        return make_world(seed, self.profile, has_history=self.in_history)
 
     def hunt(self) -> tuple[int, str] | None:
         """Run worlds until one notices; returns (seed, what it said), None if none did.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from session.counters import Counters
 from session.engine import Engine
 from session.ports import Verdict
+from storage.api import Store
 from storage.errors import Unrecoverable
 from storage.local.memory import MemoryStore
 from storage.log.generations import Generation
@@ -32,12 +33,22 @@ TICK_SLACK_MS: Final = 48  # a tick after a timer comes at most this late
 class BrokerProcess:
     """The broker from start to crash or exit."""
 
-    def __init__(self, world: "World", store: MemoryStore, broker_ms: int) -> None:
+    def __init__(
+        self,
+        world: "World",
+        store: MemoryStore,
+        broker_ms: int,
+        *,
+        written: Store | None = None,
+        alive_ms: int | None = None,
+    ) -> None:
+        """The engine writes to `written` if that is not `store` itself."""
         self.world = world
         self.store = store
         self.offset = broker_ms - world.now  # broker time minus the world's time
         self.started_ms = broker_ms
         self.dead = False
+        self.is_superseded = False  # another broker has its sessions, which it need not know
         self.failed = False  # it will exit at the end of this event: nothing is done any more
         self.links: list[Link] = []
         self.stalled_at = -1  # last serial before a write stall that is over; -1 = none
@@ -63,17 +74,17 @@ class BrokerProcess:
         self.housekept: dict[str, int] = {}
         self.counters = Counters()
         self.engine = Engine(
-            store,
+            store if written is None else written,
             world.settings,
             authenticator=world.authenticator,
             policy=world.policy,
             new_client_id=world.new_client_id,
             counters=self.counters,
-            heartbeat=world.heartbeat,
+            heartbeat=self.heartbeat,
             observe=self._observe,
             new_instance=world.mirror.new_instance,
         )
-        self.engine.start(broker_ms, alive_ms=world.pulse_ms)
+        self.engine.start(broker_ms, alive_ms=world.pulse_ms if alive_ms is None else alive_ms)
         if world.seed % 4 == 3:
             self._crowd_routes()
         self.pump = Pump(self, world.mirror) if world.mirror.is_on else None
@@ -89,6 +100,10 @@ class BrokerProcess:
     def broker_now(self) -> int:
         """Return broker time in ms."""
         return self.world.now + self.offset
+
+    def heartbeat(self, broker_ms: int) -> bytes:
+        """Return the row that says that the broker lives."""
+        return self.world.heartbeat(broker_ms)
 
     def next_serial(self) -> int:
         """Return the serial of the batch that the changes made now will be in."""
@@ -277,6 +292,11 @@ class BrokerProcess:
             self.world.fail_stop("injected sync failure")
             return
         self.store.sync_end(token)
+        self.is_durable(serial, written_ms)
+        self.world.after(self.world.report_delay(), self._committed, serial)
+
+    def is_durable(self, serial: int, written_ms: int) -> None:
+        """Batches up to `serial` are durable, the last one of `written_ms`."""
         self.durable_serial = serial
         self.durable_ms = written_ms
         self.world.mirror.proxied.committed(self)
@@ -286,7 +306,6 @@ class BrokerProcess:
         if self.closings:
             self.closings = [c for c in self.closings if c.serial > serial]
         self.world.passing("after_sync")
-        self.world.after(self.world.report_delay(), self._committed, serial)
 
     def _committed(self, serial: int) -> None:
         if self.dead or self.failed or self.thaws(self._committed, serial):
@@ -334,6 +353,17 @@ class BrokerProcess:
         self.dead = True
         now = self.broker_now()
         lo, hi = self._dated(now)
+        self.undo_closings(lo, hi)
+        for link in list(self.links):
+            link.broker_died(lo, hi)
+            assert link.closing is not None
+            self.world.cut.append(link.closing)
+        if whole:
+            self.world.note("exit", now)
+        return store
+
+    def undo_closings(self, lo: int, hi: int) -> None:
+        """What may be undone of the ends of connections may have been between these times."""
         for closing in self.closings:
             if not closing.serial:
                 continue
@@ -342,13 +372,6 @@ class BrokerProcess:
             if closing.disconnected == YES:
                 closing.disconnected = MAYBE
             self.world.cut.append(closing)
-        for link in list(self.links):
-            link.broker_died(lo, hi)
-            assert link.closing is not None
-            self.world.cut.append(link.closing)
-        if whole:
-            self.world.note("exit", now)
-        return store
 
     def _dated(self, now: int) -> tuple[int, int]:
         """Return when the next process may say that this one, which dies now, was dead.

@@ -142,6 +142,7 @@ class Profile:
     stalls: float = 0.1  # share of worlds with phases in which writes stall
     exports: tuple[int, int] = (0, 0)  # how often the history is exported
     interventions: tuple[int, int] = (0, 0)  # how often an operator ends something
+    nodes: bool = False  # is there a cluster?
     broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
 
     def change(self, old: Settings, random: Random) -> Settings:
@@ -528,6 +529,25 @@ PROFILES["operator"] = replace(
     messages_max=70,
     short_expiry=0.3,
     fault_ms=9_000,
+)
+# Two or three nodes have one log: `tests.simulation.cluster.world`.
+PROFILES["cluster"] = Profile(
+    "cluster",
+    nodes=True,
+    fault_ms=22_000,
+    crashes=(2, 5),
+    shutdowns=(0, 2),
+    messages_max=110,
+    shared_members=(0, 2),
+    will=0.5,
+    retained_wills=0.3,
+    retained=0.1,
+    slow_disk=0.0,
+    sync_failure=0.0,
+    freezes=0.0,
+    stalls=0.0,
+    broken_disk=0.0,
+    exports=(0, 6),
 )
 # How often each is drawn.
 WEIGHTS: Final = {

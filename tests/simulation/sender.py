@@ -156,7 +156,7 @@ class Sender:
         if sent.qos:
             self.answers[sent.qos].append(packet_id)
         sent.connect = client.connects
-        client.oracle.sending(sent, world.step, world.broker_now(), new_flow=not dup)
+        client.oracle.sending(sent, world.step, client.broker_now(), new_flow=not dup)
         world.note(client.name, "publishes", sent.index, sent.qos, dup)
         client.send(packet)
 
@@ -267,7 +267,7 @@ class Sender:
         if reason_code < 0x80:
             if sent.clears:
                 sometimes("retained_cleared")
-            client.oracle.acknowledged(sent, world.step, world.broker_now())
+            client.oracle.acknowledged(sent, world.step, client.broker_now())
             return
         if reason_code != 0x97 or not self._may_be_refused(sent):
             raise Violation("refusals_are_honest", f"{client.name}: {sent} got {reason_code:#x}")

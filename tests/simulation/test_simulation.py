@@ -12,6 +12,7 @@ import pytest
 
 from tests.simulation import rare
 from tests.simulation.command import archived, run_chunk, run_seed
+from tests.simulation.making import make_world
 from tests.simulation.profiles import PROFILES
 from tests.simulation.world import World
 
@@ -88,7 +89,7 @@ def test_what_failed_once_holds(seed: int, profile: str | None) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_kind_of_world_is_the_same_twice(profile: str) -> None:
-    first, second = World(7, profile), World(7, profile)
+    first, second = make_world(7, profile), make_world(7, profile)
     assert first.run() == second.run()
     assert first.trace == second.trace
 

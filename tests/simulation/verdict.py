@@ -41,6 +41,8 @@ PROPERTIES: Final[dict[str, str]] = {
     "listed_is_subscribed": "what a store lists or tells of is subscribed, and stays so",
     "only_what_somebody_wanted_is_subscribed": "a client or its store wants each subscription",
     "a_told_change_is_durable_once_answered": "no crash takes back a change that was answered",
+    "what_is_released_is_kept": "log and tail of a cluster keep what its leader has released",
+    "nodes_agree": "all nodes of a cluster have the same rows in the end",
     "no_crash": "nothing but storage errors leaves the engine",
 }
 

@@ -77,6 +77,8 @@ class AnyClient:
 class World:
     """One simulated history."""
 
+    reasons: frozenset[int] = frozenset()  # why else a client may be sent away
+
     def __init__(self, seed: int, profile: str | None = None, *, has_history: bool = True) -> None:
         """Make a world; without history nothing is recorded, nor judged by it."""
         self.seed = seed
@@ -236,8 +238,12 @@ class World:
             client.begin()
         self._plan_faults()
         self.run_until(START_MS + self.profile.fault_ms)
-        heal_and_judge(self)
+        self.heal()
         return self.hash()
+
+    def heal(self) -> None:
+        """Let everything work again, and judge."""
+        heal_and_judge(self)
 
     def hash(self) -> str:
         """Return the hash of the trace so far."""
@@ -272,16 +278,7 @@ class World:
             self.store, self.pulse_ms, wall, self.boot_id, self.now - self.booted_at
         )
         self._judge_clock(broker_ms)
-        for closing in self.cut:  # nothing has ended in the future, should broker time go back
-            closing.lo = min(closing.lo, broker_ms)
-        self.starts += 1
-        if self.starts > 1 and self.faults and self.chance(self.profile.other_settings):
-            sometimes("settings_changed")
-            self.settings = self.profile.change(self.settings, self.random)
-            self.settings.history_detail = self.detail
-            self.settings.feeds = self.mirror.feeds()
-        self.note("start", broker_ms)
-        note_start(self)
+        self.begin_start(broker_ms)
         self.store.full = self.now < self.full_until
         try:
             self.process = BrokerProcess(self, self.store, broker_ms)
@@ -295,6 +292,19 @@ class World:
             if not self.damages.start_refused():
                 raise
             self.after(100 + int(self.random.random() * 400), self.start_broker)
+
+    def begin_start(self, broker_ms: int) -> None:
+        """Note that the broker is started, and change its settings perhaps."""
+        for closing in self.cut:  # nothing has ended in the future, should broker time go back
+            closing.lo = min(closing.lo, broker_ms)
+        self.starts += 1
+        if self.starts > 1 and self.faults and self.chance(self.profile.other_settings):
+            sometimes("settings_changed")
+            self.settings = self.profile.change(self.settings, self.random)
+            self.settings.history_detail = self.detail
+            self.settings.feeds = self.mirror.feeds()
+        self.note("start", broker_ms)
+        note_start(self)
 
     def _judge_clock(self, broker_ms: int) -> None:
         """Broker time never runs ahead of elapsed time, and keeps up with it within a boot."""

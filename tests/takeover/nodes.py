@@ -17,14 +17,8 @@ from storage.replicated import anchors as anchor_rows
 from storage.replicated.batch_codec import Operation
 from storage.replicated.overlay import ReplicatedStore
 from storage.replicated.record import Position
-from storage.replicated.replica import (
-    LEADS,
-    Anchor,
-    Committed,
-    Leads,
-    Replica,
-    Settings,
-)
+from storage.replicated.replica import Replica
+from storage.replicated.roles.terms import LEADS, Anchor, Committed, Leads, Settings
 from storage.tables.tables import FAMILIES
 from tests.replication.log import Line, SharedLog
 from tests.replication.node import TailFile

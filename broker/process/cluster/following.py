@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Final
 
 from broker.cluster import describing
-from broker.cluster.lead import Lead
+from broker.cluster.lead import Lead, alive_ms
 from broker.cluster.member import Member, SharedLog
 from broker.cluster.standby import Standby
 from broker.cluster.synced_tail import SyncedTail
@@ -63,7 +63,8 @@ async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead 
         return None
     now = machine_clocks.boottime_ms()
     alive_at_ms = now - leads.silent_ms
-    return Lead(member, directory, opened, leads.alive_ms, alive_at_ms, leads.is_timed)
+    alive = alive_ms(leads, opened.store)
+    return Lead(member, directory, opened, alive, alive_at_ms, leads.is_timed)
 
 
 def open_broker(

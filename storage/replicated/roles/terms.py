@@ -80,8 +80,10 @@ class Leads:
     """This node leads from now on; its database has everything before."""
 
     epoch: int
-    alive_ms: int  # the time of the last leader when it was heard last, 0 = never heard
-    silent_ms: int  # and for how long it was silent since then, at least
+    # The time of the last leader when it was heard last, 0 = it was never heard. A leader before it
+    # may have been, but its clock was ahead by what the last leader had not heard of it.
+    alive_ms: int
+    silent_ms: int  # for how long it is silent, at least; without a word: since its last batch
     # Was it heard while it led? Otherwise it was silent for longer, and nobody here knows how long.
     is_timed: bool = True
 

@@ -268,6 +268,34 @@ def test_a_node_claims_after_silence_and_leads_when_nothing_is_behind_its_claim(
     assert leads.silent_ms >= 3500
 
 
+def test_the_clock_of_a_leader_that_was_not_heard_is_not_that_of_the_one_before_it() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(2000)
+    bob.hear(chain.add(CLAIM, 2, node="cyd"), chain.add(BATCH, 2, row(1), node="cyd"), CaughtUp(5))
+    bob.wait(4000)
+    bob.hear(chain.sent(bob.log))
+    bob.hear(CaughtUp(6))
+    (leads,) = bob.told(Leads)
+    assert isinstance(leads, Leads)
+    assert (leads.epoch, leads.alive_ms) == (3, 0)  # it may have been behind what ann has said
+    assert 3500 <= leads.silent_ms <= 4000
+
+
+def test_the_clock_goes_on_from_a_leader_that_only_claimed() -> None:
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    bob.wait(2000)
+    bob.hear(chain.add(CLAIM, 2, node="cyd"), CaughtUp(4))
+    bob.wait(4000)
+    bob.hear(chain.sent(bob.log))
+    bob.hear(CaughtUp(5))
+    (leads,) = bob.told(Leads)
+    assert isinstance(leads, Leads)
+    assert (leads.epoch, leads.alive_ms) == (3, 77)
+    assert leads.silent_ms >= 5500
+
+
 def test_a_claim_that_another_one_follows_does_not_lead() -> None:
     bob, chain = Bob(), Chain()
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
