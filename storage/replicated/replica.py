@@ -175,7 +175,7 @@ class Replica:
     def _is_young(self) -> bool:
         """Whether nothing was ever written in this log, as far as this node knows."""
         longest = self._follower.longest
-        return longest.index == longest.epoch  # of nothing but claims
+        return longest.index in (0, longest.epoch)  # of nothing but claims, or not begun yet
 
     # What the log says.
 
@@ -196,14 +196,15 @@ class Replica:
                     continue  # it comes again, behind what must be read before it
                 case Read(place, data):
                     self._read(place, data, now)
+                    self._acks.read(self._read_to)
                 case CaughtUp(end):
                     self._caught_up(end, now)
+                    self._acks.read(self._read_to)
                 case Missing(start):
                     self._break(
                         f"the log begins at {start}, this node must read from {self.place}: "
                         "copy the database of another node"
                     )
-        self._acks.read(self._read_to)
         if self.role == LEADS:
             self._commit()
         else:
@@ -290,8 +291,7 @@ class Replica:
         self.place = place
         self._writing.counted(now)
         if record.kind == BATCH:
-            self._batch_epoch, self._batch_counted = record.epoch, now
-            self._is_batch_timed = self.members.is_new(place)
+            self._note_batch(record.epoch, place, now)
         self._missed_since = 0
         self._look_back_ms = 2 * self.settings.resend_ms
         self.leader = record.node
@@ -313,6 +313,13 @@ class Replica:
         elif self.role != LEADS:
             self.role = FOLLOWS
             self._follower.take_part(record, place)
+
+    def _note_batch(self, epoch: int, place: int, now: int) -> None:
+        """Note when a leader has written. What the own tail has was written before."""
+        is_known = self._follower.has_kept(self.log_end)
+        if not is_known or epoch > self._batch_epoch:
+            self._batch_epoch, self._batch_counted = epoch, now
+            self._is_batch_timed = self.members.is_new(place) and not is_known
 
     def _has_forked(self, record: Record) -> bool:
         """Return whether this node has another record at this index. Note where its own one is."""
@@ -475,7 +482,7 @@ class Replica:
 
     def _commit(self) -> None:
         index = min(self._follower.tail_synced, self.log_end.index)
-        for sent in self._writing.commit(index, self._acks.promised):
+        for sent in self._writing.commit(index):
             self.told.append(Committed(sent.position, sent.place))
             self._follower.note_applied(sent.position, sent.place)
 

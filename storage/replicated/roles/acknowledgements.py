@@ -1,11 +1,14 @@
 """What the log has promised to keep: which appends were acknowledged, and what they prove.
 
 The log keeps everything up to a place that it has acknowledged. That says something of the records
-that this node knows only once it has read so far: records may have been lost, and others have come
-in their place, since it last did. Pure. Read next: `storage.replicated.log_port`.
+that this node knows only if it has read so far since: records may have been lost, and others have
+come in their place, before the acknowledged one was there. A record of the chain proves more: if it
+was read at the place that is acknowledged, all before it is what was read. Pure. Read next:
+`storage.replicated.log_port`.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from storage.replicated.log_port import ReplicatedLog
@@ -27,6 +30,7 @@ class Acknowledgements:
         self._asked: Final[dict[int, int]] = {}  # of own words: token -> when it was sent
         # What was acknowledged and not yet read: (place, when an own word was sent).
         self._acks: Final[deque[tuple[int, int]]] = deque()
+        self._kept_at: dict[int, int] = {}  # where batches were acknowledged: index -> place
 
     def send(self, index: int, data: bytes) -> None:
         """Append a record of a batch."""
@@ -50,11 +54,26 @@ class Acknowledgements:
         """Note that the log keeps whatever is at this place now, and all before it."""
         if token in self._asked:
             self._acks.append((place, self._asked.pop(token)))
-        elif self._tokens.pop(token, 0):
+        elif index := self._tokens.pop(token, 0):
             self._acks.append((place, self._never))
+            self._kept_at[index] = place
+
+    def take_batches(self, place_of: Callable[[int], int | None]) -> None:
+        """Take those that were acknowledged where they were read.
+
+        `place_of` an index is -1 if it was not read yet, None if nobody waits for it any more.
+        """
+        waiting: dict[int, int] = {}
+        for index, place in self._kept_at.items():
+            read_at = place_of(index)
+            if read_at == place:
+                self.promised = max(self.promised, place)
+            elif read_at == -1:
+                waiting[index] = place
+        self._kept_at = waiting
 
     def read(self, end: int) -> None:
-        """Take what was acknowledged before a place to which the log was read."""
+        """Take what was acknowledged before a place to which the log was read after that."""
         while self._acks and self._acks[0][0] < end:
             place, sent = self._acks.popleft()
             self.promised = max(self.promised, place)
@@ -63,9 +82,11 @@ class Acknowledgements:
     def repeat_from(self, index: int) -> None:
         """Await no more what was sent from this index on: it is sent again."""
         self._tokens = {each: to for each, to in self._tokens.items() if to < index}
+        self._kept_at = {each: at for each, at in self._kept_at.items() if each < index}
 
     def shrunk(self, end: int) -> None:
         """The log has lost what was from this place on."""
         self.promised = min(self.promised, end - 1)
         self._acks.clear()
+        self._kept_at.clear()
         self._asked.clear()

@@ -78,6 +78,10 @@ class Following:
         self._own[position.index] = position.digest
         self.longest = position
 
+    def has_kept(self, position: Position) -> bool:
+        """Return whether the own tail had a record before it was read, or read again."""
+        return self._own.get(position.index) == position.digest
+
     def take(self, position: Position, data: bytes) -> None:
         """Go on to a record that counts; another one in the own tail is dropped."""
         index = position.index

@@ -99,10 +99,16 @@ class Writing:
         self._resend_ms *= 2
         return True
 
-    def commit(self, index: int, promised: int) -> Iterator[Sent]:
-        """Yield the last records of the batches up to an index that the log keeps up to a place."""
+    def _place_of(self, index: int) -> int | None:
+        """Return where a record is in the log, -1 = not read back; None = it is not pending."""
+        behind = index - self.pending[0].position.index if self.pending else -1
+        return self.pending[behind].place if 0 <= behind < len(self.pending) else None
+
+    def commit(self, index: int) -> Iterator[Sent]:
+        """Yield the last records of the batches up to an index that the log keeps."""
+        self._acks.take_batches(self._place_of)
         while self.pending and self.pending[0].position.index <= index:
-            if self.pending[0].place > promised:
+            if self.pending[0].place > self._acks.promised:
                 return
             sent = self.pending.popleft()
             if sent.ends_batch:

@@ -37,10 +37,11 @@ def test_every_option_fills_an_existing_attribute_and_is_settable_from_the_envir
 def test_every_engine_setting_can_be_configured() -> None:
     settable = {option.attribute for option in OPTIONS}
     of_rules = {"feeds"}  # from `[[rules]]`, by broker.backends.rules
+    of_a_cluster = {"member"}  # `storage.kafka.node`, by `Config.finish`
     # How a session with many filters catches up, and when packet ids are bound ahead: small only in
     # tests, so that they reach it.
     of_tests = {"followed_streams", "arrivals_max", "ahead_after"}
-    assert set(vars(Settings())) <= settable | of_rules | of_tests
+    assert set(vars(Settings())) <= settable | of_rules | of_a_cluster | of_tests
 
 
 def test_no_two_options_fill_the_same_attribute() -> None:

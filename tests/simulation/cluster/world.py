@@ -119,14 +119,14 @@ class ClusterWorld(World):
         heartbeat = read_heartbeat(node.disk.store)
         not_before = 0 if heartbeat is None else heartbeat.broker_ms
         alive = alive_ms(leads, node.disk.store)
-        if alive:
-            return max(alive + leads.silent_ms, not_before)
+        least = alive + leads.silent_ms if alive else 0
+        if alive and leads.is_timed:
+            return max(least, not_before)
         # Wall clocks of two machines need not agree, and a cold start believes them: here they do.
         if heartbeat is None:
-            return self.now
-        return resume(
-            Heartbeat(heartbeat.broker_ms, heartbeat.boottime_ms, "", 0), self.now, "", self.now
-        )
+            return max(least, self.now)
+        last = Heartbeat(heartbeat.broker_ms, heartbeat.boottime_ms, "", 0)
+        return max(least, resume(last, self.now, "", self.now))
 
     def _judge_time(self, node: BrokerNode, previous: LeaderProcess, broker_ms: int) -> None:
         """Broker time never runs ahead, and goes on from when the leader was heard last."""

@@ -20,15 +20,39 @@ def writing(tail: TailFile | None = None) -> tuple[Writing, Log]:
 
 
 def test_a_batch_is_released_when_its_last_part_is_kept() -> None:
-    leader, _ = writing()
+    leader, log = writing()
     first, last = leader.write([(META, b"1", bytes(80))])
     assert (decode(first.data).index, leader.end) == (6, last.position)
     assert leader.was_read(first.position, 10)
     assert leader.was_read(last.position, 11)
-    assert list(leader.commit(7, 10)) == []
-    assert list(leader.commit(6, 11)) == []
-    assert list(leader.commit(7, 11)) == [last]
+    acks = leader._acks
+    acks.acknowledged(log.tokens[0], 10)
+    assert list(leader.commit(7)) == []
+    acks.acknowledged(log.tokens[1], 11)
+    assert list(leader.commit(6)) == []
+    assert list(leader.commit(7)) == [last]
     assert not leader.pending
+
+
+def test_a_batch_that_was_acknowledged_elsewhere_than_it_was_read_is_not_released() -> None:
+    leader, log = writing()
+    (last,) = leader.write([(META, b"1", b"one")])
+    leader.was_read(last.position, 10)  # which the log has lost since
+    leader._acks.acknowledged(log.tokens[0], 11)
+    assert list(leader.commit(6)) == []
+    leader.was_read(last.position, 11)
+    leader._acks.read(12)
+    assert list(leader.commit(6)) == [last]
+
+
+def test_what_was_acknowledged_and_waits_for_nobody_is_forgotten() -> None:
+    leader, log = writing()
+    (last,) = leader.write([(META, b"1", b"one")])
+    leader.was_read(last.position, 10)
+    leader._acks.acknowledged(log.tokens[0], 11)
+    leader.pending.clear()
+    assert list(leader.commit(6)) == []
+    assert not leader._acks._kept_at
 
 
 def test_another_record_at_the_index_of_an_own_one_is_noticed() -> None:
