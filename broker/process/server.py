@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from broker import build
 from broker.cluster import describing
 from broker.cluster.committing import ReplicatedCommitter
+from broker.cluster.lead import Lead
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.export_thread import LAST_KEY
@@ -51,6 +52,7 @@ EXIT_FAILED: Final = 1
 EXIT_DEPOSED: Final = -1  # not of the process: it follows again
 
 SENT_AWAY_S: Final = 0.5  # for clients to read that another node has their sessions
+HAND_OVER_HISTORY_S: Final = 0.25  # to export the history before another node may lead
 
 T = TypeVar("T")
 
@@ -401,16 +403,16 @@ class Server:
         self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
         is_drained = await self._driver.drain(timeout_s)
-        history_s = self._config.shell.history_drain_ms / 1000
+        history_s = history_drain_s(self._config, self._opened.lead)
         if is_drained and history_s and self._exporter is not None:
             if not await self._exporter.finish(history_s):
                 self._log.info("exit", "some of the history is left for the next start to export")
         if self._feeding is not None:
             await self._feeding.close()
-        if self._admin is not None:
-            await self._admin.close()
         if is_drained:
             await self._resign()
+        if self._admin is not None:
+            await self._admin.close()
         self._driver.stop()
         if not is_drained:
             self._log.error("exit", f"not drained in {timeout_s:g} s; ending without")
@@ -443,6 +445,15 @@ class Server:
             self._driver.count_bug("loop", error)
         else:
             self._log.error("loop", message)
+
+
+def history_drain_s(config: Config, lead: Lead | None) -> float:
+    """Return how long an end waits until the history is exported.
+
+    Clients of a cluster wait meanwhile, and the next leader has the rows as well.
+    """
+    seconds = config.shell.history_drain_ms / 1000
+    return seconds if lead is None else min(seconds, HAND_OVER_HISTORY_S)
 
 
 def _exit_now(status: int) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.cluster.lead import Lead
+from broker.configuration.config import Config
+from broker.process.server import history_drain_s
 from storage.history import segments
 from storage.history.segment_names import segment_names
 from storage.history.witness import read
@@ -269,3 +272,13 @@ def test_a_disk_that_lies_is_found_by_the_next_start_and_by_the_history(
     status, out, err = holdfast_command(broker, *verify)
     assert (status, err) == (2, "")
     assert f"edge boot 3, events 1 to {known[-1].exported}: they were exported, and" in out
+
+
+def test_clients_of_a_cluster_do_not_wait_for_the_export_of_the_history() -> None:
+    config = Config()
+    config.shell.history_drain_ms = 5000
+    lead = Lead(None, None, None, 0, 0)  # type: ignore[arg-type]
+    assert history_drain_s(config, None) == 5.0
+    assert history_drain_s(config, lead) < 0.5
+    config.shell.history_drain_ms = 0
+    assert history_drain_s(config, lead) == 0.0
