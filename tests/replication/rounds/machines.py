@@ -200,7 +200,7 @@ class Machines:
             # A session of its own: Linux shares a busy processor among sessions.
             prefix = (*host.prefix, "setsid")
             homes[number] = Home(host.address(LOG), prefix, faults.environment())
-        self.cluster: Final = KafkaCluster(directory / "kafka", homes, PATIENT)
+        self.cluster: Final = KafkaCluster(directory / "kafka", homes=homes, settings=PATIENT)
         self._stack.callback(self.cluster.end)
         self.kafka: Final = {
             number: KafkaMachine(host, number, self.cluster, sides[number])
