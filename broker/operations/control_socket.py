@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -59,6 +59,7 @@ class Unanswered(ControlError):
     kind = "unanswered"
 
 
+ENDED: Final = Unanswered("the broker has just ended; a node of a cluster goes on: ask again")
 KINDS: Final[dict[str, type[ControlError]]] = {each.kind: each for each in (Absent, Unanswered)}
 
 
@@ -87,6 +88,8 @@ class ControlServer:
         self._call_from_thread: Final = call_from_thread
         self._failed: Final = failed
         self._closed: Final = threading.Event()
+        self._lock: Final = threading.Lock()  # of those whose answer is awaited
+        self._awaited: Final[set[Future[Answer]]] = set()
         self._path.unlink(missing_ok=True)  # left by a crash: we hold the lock of the directory
         self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with _short(data_dir) as path:
@@ -98,8 +101,12 @@ class ControlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and remove the socket. Idempotent."""
-        self._closed.set()
+        """Stop answering and remove the socket; who waits for an answer is told so. Idempotent."""
+        with self._lock:
+            self._closed.set()
+            awaited = list(self._awaited)
+        for each in awaited:
+            each.cancel()  # what has begun goes on
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # ends the accept
         self._socket.close()
@@ -158,20 +165,31 @@ class ControlServer:
         answers: Future[Answer] = Future()
 
         def work() -> None:
+            if not answers.set_running_or_notify_cancel():
+                return
             try:
                 answers.set_result(self._answer(asked))
             except ControlError as problem:
                 answers.set_result(_refusal(problem))
 
-        self._call_from_thread(work)
+        with self._lock:
+            if self._closed.is_set():
+                return _refusal(ENDED)
+            self._awaited.add(answers)
         until = time.monotonic() + ANSWER_S
         try:
+            self._call_from_thread(work)
             answer = answers.result(ANSWER_S)
             return answer if isinstance(answer, dict) else answer.result(until - time.monotonic())
         except ControlError as problem:
             return _refusal(problem)
+        except CancelledError:
+            return _refusal(ENDED)
         except TimeoutError:
             return _refusal(Unanswered("the broker is too busy, or it has just ended"))
+        finally:
+            with self._lock:
+                self._awaited.discard(answers)
 
 
 def ask(data_dir: str | Path, request: Request, *, answer_s: float = ANSWER_S) -> Request:

@@ -7,7 +7,7 @@ import pwd
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -228,3 +228,38 @@ def test_a_loop_that_does_not_turn_is_said(
     replace_in(monkeypatch, control_socket, "socket", socket=Patient)
     with pytest.raises(ControlError, match="too busy"):
         ask(tmp_path, {"do": "hello"})
+
+
+def test_who_waits_when_the_broker_ends_is_told_so_at_once(tmp_path: Path) -> None:
+    never: list[Request] = []
+    servers: list[ControlServer] = []
+
+    def close(work: object) -> None:
+        servers[0].close()  # the loop makes no more calls
+
+    def answer(request: Request) -> Answer:
+        never.append(request)
+        return {}
+
+    servers.append(ControlServer(tmp_path, answer, close))
+    with pytest.raises(ControlError, match="the broker has just ended"):
+        ask(tmp_path, {"do": "hello"})
+    assert not never
+
+
+def test_work_that_comes_when_nobody_waits_any_more_is_not_done(tmp_path: Path) -> None:
+    never: list[Request] = []
+    servers: list[ControlServer] = []
+
+    def late(work: Callable[[], None]) -> None:
+        servers[0].close()
+        work()
+
+    def answer(request: Request) -> Answer:
+        never.append(request)
+        return {}
+
+    servers.append(ControlServer(tmp_path, answer, late))
+    with pytest.raises(ControlError, match="the broker has just ended"):
+        ask(tmp_path, {"do": "hello"})
+    assert not never
