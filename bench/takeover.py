@@ -288,7 +288,7 @@ def _name(cluster: Cluster, node: Broker) -> str:
 
 
 def _until_level(cluster: Cluster) -> None:
-    """Wait until the followers have what the leader has."""
+    """Wait until the followers have what the leader has, and could lead."""
     if cluster.kind not in REPLICATED:
         return
     deadline = time.monotonic() + PATIENCE_S
@@ -300,7 +300,7 @@ def _until_level(cluster: Cluster) -> None:
         except ControlError as problem:
             said = str(problem)
         else:
-            if all(int(each["applied"]) >= written for each in there):
+            if all(int(each["applied"]) >= written and each["ready"] for each in there):
                 return
             said = f"it has {', '.join(each['applied'] for each in there)} of {written} records"
         time.sleep(POLL_S)

@@ -349,7 +349,7 @@ def test_a_leader_that_does_not_hear_its_cluster_is_not_ready_and_stays_alive(
 def test_a_leader_that_was_stopped_is_not_ready_before_it_has_looked_again(broker: Broker) -> None:
     broker.status.phase = "ready"
     broker.status.beat = now = time.monotonic()
-    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1, seen=now - 4.0)
+    figures = ClusterFigures("leader", True, 1, 9, 9, 9, 1, 100, 0.2, 1, True, seen=now - 4.0)
     broker.status.cluster = figures
     told = (503, "ready\nthe log of the cluster is not heard\n")
     assert broker.get("/readyz")[::2] == told

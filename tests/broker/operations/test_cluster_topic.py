@@ -10,7 +10,7 @@ from broker.configuration.load import load
 cluster_topic: Any = pytest.importorskip("broker.operations.cluster_topic")
 
 # Of the node, not of how it reaches Kafka.
-OWN = {"backend", "topic", "replicas", "members", "takeover_ms", "advertise"}
+OWN = {"backend", "topic", "replicas", "members", "takeover_ms", "keep_ms", "advertise"}
 
 
 def test_every_key_of_the_connection_is_passed_on() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from broker.cluster.committing import ReplicatedCommitter
 from session.engine import Engine
 from storage.api import Change
+from storage.replicated import batch_codec
 from storage.replicated import replica as real
 from storage.replicated.overlay import ReplicatedStore
 from storage.replicated.replica import Replica
@@ -175,7 +176,7 @@ def families_are_dropped_by_the_leader_alone(patcher: Patcher) -> None:
     """A generation is created and dropped on the leader's disk, and not in the log."""
 
     def around(original: Any, self: Any, what: int, family: str) -> None:
-        if what == real.batch_codec.DROP and family in self._families:
+        if what == batch_codec.DROP and family in self._families:
             self._base.drop_family(family)
             self._families.remove(family)
             self._layers.pop(family, None)
@@ -224,7 +225,7 @@ def silence_counts_from_the_start_of_the_follower(patcher: Patcher) -> None:
     )
 
 
-@mutant("cluster", seeds=20, start=100, in_history=True)
+@mutant("cluster", seeds=20, start=240, in_history=True)
 def time_goes_on_from_an_earlier_leader(patcher: Patcher) -> None:
     """The clock of a leader that wrote and was never heard does not count: it may be behind."""
 
