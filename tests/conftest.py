@@ -17,8 +17,9 @@ import pytest
 import session.engine
 from tests import file_order
 from tests.threads import no_thread_outlives_its_file
+from tests.umask import no_umask_outlives_its_test
 
-__all__ = ["no_thread_outlives_its_file"]  # a fixture
+__all__ = ["no_thread_outlives_its_file", "no_umask_outlives_its_test"]  # fixtures
 
 # A shell lets what it runs in the background ignore Ctrl-C, and a process hands that on: the tests
 # that send it would wait for an end that never comes.

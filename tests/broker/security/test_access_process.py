@@ -165,6 +165,7 @@ def test_users_of_every_kind_log_in(start: Start, tmp_path: Path) -> None:
     with users.open("a") as stream:
         stream.write(f"ours:{password_hashes.hasher().hash('wörd')}\n")
         stream.write(f"scram:{password_hashes.scram_line('wörd'.encode(), bytes(16))}\n")
+    users.chmod(0o644)
     broker = start(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
     for name in ("seven", "six", "ours", "scram"):
         client = RawClient(broker.port, name)
