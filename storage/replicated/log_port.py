@@ -47,9 +47,11 @@ class Shrunk:
     """The log ends at `end` now, or did so for a while, and was longer before: it has lost records.
 
     It is told before anything is read, or that nothing is there, that came in place of the lost.
+    What was lost may begin before `end`: the log may have got other records since.
     """
 
     end: int
+    start: int = 0  # where it begins
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,8 +190,8 @@ class Replica:
                     self._acks.acknowledged(token, place)
                 case Unknown(token):
                     self._append_again(token)
-                case Shrunk(end):
-                    self._shrunk(end)
+                case Shrunk(end, start):
+                    self._shrunk(end, start)
                 case _ if self._has_turned:
                     continue  # it comes again, behind what must be read before it
                 case Read(place, data):
@@ -343,7 +343,7 @@ class Replica:
 
     def _caught_up(self, end: int, now: int) -> None:
         if not self._is_found:
-            self._shrunk(min(end, self.place))
+            self._shrunk(min(end, self.place), None)
             return
         if now - self._heard_end > HEARD_GAP_MS:
             self._quiet_since = now  # the leader may have said something that was not read yet
@@ -378,14 +378,16 @@ class Replica:
         silent_ms = now - self._leader_said if self.leader_ms else 0
         return Leads(epoch, self.leader_ms, silent_ms, self._is_timed)
 
-    def _shrunk(self, end: int) -> None:
-        """The log has lost records: go back to where it still agrees with this node."""
+    def _shrunk(self, end: int, start: int | None) -> None:
+        """The log has lost records: go back. It begins at `start`, None = nobody has said."""
         self._has_shrunk = True
         self.is_warm = False
         self.members.shrunk(end)
         self._acks.shrunk(end)
         self._acks.repeat_from(0)
         self._follower.drop_anchors(end)
+        if start is not None:
+            self._follower.keep_oldest_anchor(start)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
 

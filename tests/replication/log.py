@@ -203,7 +203,7 @@ class Line:
         """Read up to `count` records."""
         shared = self._shared
         if self._cut_at is not None:
-            self._events.append(Shrunk(self._cut_at))
+            self._events.append(Shrunk(self._cut_at, shared.first))
             self._cut_at = None
             return
         if self._place < shared.first:

@@ -335,16 +335,17 @@ class Reader:
         start, end = bounds
         if self._is_other:
             has_read = position > start.offset  # of the other one
-            return Shrunk(start.offset) if has_read else None, start.offset, end.epoch
+            event = Shrunk(start.offset, start.offset) if has_read else None
+            return event, start.offset, end.epoch
         if end.epoch < self._epoch:
             return None  # of a leader that was deposed, or of another topic
         if position < start.offset:
             return Missing(start.offset), position, end.epoch
         if position > end.offset:
-            return Shrunk(end.offset), end.offset, end.epoch
+            return Shrunk(end.offset, start.offset), end.offset, end.epoch
         if self._cut is not None:
             cut = end.offset if self._cut == WHERE_UNKNOWN else max(self._cut, start.offset)
-            return Shrunk(cut), cut, end.epoch
+            return Shrunk(cut, start.offset), cut, end.epoch
         return None, position, end.epoch
 
 

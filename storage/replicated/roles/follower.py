@@ -145,6 +145,18 @@ class Following:
             self.anchors.pop()
         self._database.remember(tuple(self.anchors), is_synced=True)
 
+    def keep_oldest_anchor(self, start: int) -> None:
+        """Forget all anchors but the first in the log, which begins at `start` and lost records.
+
+        It may have lost more than is seen, and got others since: by chance the very record of an
+        anchor at its place, with others missing before it (world of clients 170332).
+        """
+        while len(self.anchors) > 1 and self.anchors[0].place < start:
+            self.anchors.popleft()
+        while len(self.anchors) > 1:
+            self.anchors.pop()
+        self._database.remember(tuple(self.anchors), is_synced=True)
+
     def drop_anchor(self) -> None:
         """Forget the last anchor: another record is at its place."""
         self.anchors.pop()

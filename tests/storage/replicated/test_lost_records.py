@@ -48,6 +48,19 @@ def test_a_batch_that_the_log_lost_before_it_promised_to_keep_it_was_never_appli
     assert (bob.replica.role, bob.has(1), bob.has(2)) == (FOLLOWS, False, True)
 
 
+def test_a_record_that_came_to_its_old_place_does_not_prove_those_before_it() -> None:
+    chain = Chain()
+    claim, first = chain.add(CLAIM, 1, OTHER), chain.add(BATCH, 1, row(1))
+    second = chain.add(BATCH, 1, row(2))
+    old = [Anchor(Position(), 0), Anchor(chain.end, second.place)]
+    bob = Bob(old[-1], old)
+    # The log lost all three, and two were sent again, the last one to where it was before.
+    bob.hear(Shrunk(9))
+    bob.hear(claim, Read(first.place, b"another"), second, CaughtUp(9))
+    assert bob.replica.log_end.index == decode(claim.data).index
+    assert bob.replica.end == chain.end
+
+
 def test_what_the_log_lost_is_kept_in_the_tail_until_something_else_counts() -> None:
     bob, chain = Bob(), Chain()
     claim, batch = chain.add(CLAIM, 1, OTHER), chain.add(BATCH, 1, row(1))

@@ -90,3 +90,12 @@ def test_anchors_of_what_the_log_lost_go() -> None:
     assert [each.place for each in bob.disk.anchors()] == [9]
     bob.node.drop_anchor()
     assert bob.disk.anchors() == []
+
+
+def test_of_the_anchors_in_a_log_that_lost_records_the_oldest_is_kept() -> None:
+    for start, kept in ((0, 9), (9, 9), (10, 11), (50, 12)):
+        bob = Bob()
+        for place in (11, 12):
+            bob.node.anchors.append(Anchor(Position(1, place, b"p" * 16), place))
+        bob.node.keep_oldest_anchor(start)
+        assert [each.place for each in bob.disk.anchors()] == [kept], start
