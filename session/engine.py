@@ -664,12 +664,15 @@ class Engine:
         self._tick.now = now
         self._collection.rotate(now, layout)
 
-    def drain(self, now: int) -> None:
-        """End every connection with 0x8B; the shell then commits and exits.
+    def drain(self, now: int, server: str = "") -> None:
+        """End every connection; the shell then commits and exits.
 
-        Wills are published or wait in the store.
+        With 0x8B, or if another broker serves from now on with 0x9C and its address, `server`
+        ("host:port") before the one of the settings. Wills are published or wait in the store.
         """
         self._tick.now = now
+        if server:
+            self.settings.server_reference, self.settings.server_moved = server, False
         self._administration.stop()
         self._maintenance.drain()
 

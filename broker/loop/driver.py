@@ -401,11 +401,14 @@ class Driver:
 
     # Ending.
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Send every client away, commit, and return whether all was out and durable in time."""
+    async def drain(self, timeout_s: float, server: str = "") -> bool:
+        """Send every client away, commit, and return whether all was out and durable in time.
+
+        `server` is who serves them from now on, "" = nobody that is known here.
+        """
         if not self.is_due:
             self.wake()
-        self.engine.drain(self.now)
+        self.engine.drain(self.now, server)
         if not await self.quiet(timeout_s):
             return False
         self.run(self._finish)

@@ -232,6 +232,13 @@ class Server:
         self._ended.set()
         return {"leader": self._successor}
 
+    def _successor_address(self) -> str:
+        """Return where clients find who leads from now on, "" = nobody has said."""
+        lead = self._opened.lead
+        if lead is None or self._successor is None:
+            return ""
+        return lead.member.replica.members.address(self._successor)
+
     async def _resign(self) -> None:
         """Let another node lead at once, rather than when it misses this one."""
         lead = self._opened.lead
@@ -402,7 +409,7 @@ class Server:
         notify(STOPPING=1, STATUS="draining")
         self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
-        is_drained = await self._driver.drain(timeout_s)
+        is_drained = await self._driver.drain(timeout_s, self._successor_address())
         history_s = history_drain_s(self._config, self._opened.lead)
         if is_drained and history_s and self._exporter is not None:
             if not await self._exporter.finish(history_s):

@@ -21,6 +21,7 @@ from broker.operations.control_socket import ControlError, ask
 from tests.broker.network.certificates import Authority
 from tests.durability.mixed_load import MixedLoad
 from tests.durability.process import ROOT, BrokerProcess, holdfast
+from tests.durability.rawclient import RawClient
 from tests.replication.front import Front
 from tests.replication.kafka_cluster import needs_kafka
 from tests.replication.secure_kafka import PASSWORD, USER, SecureKafka
@@ -139,7 +140,13 @@ def test_members_are_upgraded_and_replaced_under_load_and_nothing_is_lost(
         assert second.stop(PATIENCE_S) == 0
         second.launch()
         until_ready(second)
+        client = RawClient(first.port, "told where to go")
+        client.connect()
         promote(first, next(name for name, node in nodes.items() if node is second))
+        farewell = client.expect_closed()
+        assert farewell is not None
+        address = f"127.0.0.1:{second.port}"
+        assert (farewell.reason_code, farewell.server_reference) == (0x9C, address)
         assert front.wait_for_leader(PATIENCE_S, than=first) is second
         until_ready(first)
         assert first.stop(PATIENCE_S) == 0

@@ -218,6 +218,15 @@ def test_a_draining_broker_names_another_one(moved: bool, code: int) -> None:
     assert five.is_closed and four.is_closed and four.take() == []
 
 
+@pytest.mark.parametrize("configured", [None, "other:1883"])
+def test_a_broker_that_hands_over_names_who_serves_from_now_on(configured: str | None) -> None:
+    broker = Broker(server_reference=configured, server_moved=configured is not None)
+    five = broker.connect("five")
+    broker.engine.drain(broker.now, "next:1883")
+    broker.settle()
+    assert five.take() == [Disconnect(0x9C, server_reference="next:1883")]
+
+
 @pytest.mark.parametrize(("moved", "code"), [(False, 0x9C), (True, 0x9D)])
 def test_a_broker_that_serves_nobody_any_more_names_another_one(moved: bool, code: int) -> None:
     broker = Broker(server_reference="other:1883", server_moved=moved, redirect_when="always")
