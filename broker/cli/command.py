@@ -8,7 +8,8 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.operations.looking.listing import OUTPUTS, Asked, Listing, Row
@@ -27,6 +28,7 @@ EXIT_USAGE: Final = 2
 LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
 UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MS_MAX: Final = 1 << 52  # of an age
+SILENT_S: Final = 2.0  # so long a person waits without a word
 PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
 SORT: Final = "numbers and yes first, the largest first; texts and times upwards"
 
@@ -200,6 +202,20 @@ def print_list(listing: Listing, options: argparse.Namespace, rows: Iterable[Row
 def complain(line: str) -> None:
     """Print a line on stderr, for a command that goes on."""
     print(f"holdfast: {line}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def told_if_slow(
+    line: str, after_s: float = SILENT_S, tell: Callable[[str], None] = complain
+) -> Iterator[None]:
+    """Tell a person what is waited for, if that takes longer than `after_s`."""
+    timer = threading.Timer(after_s, tell, (line,))
+    timer.daemon = True  # it must not hold up a command that ends
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:

@@ -15,6 +15,7 @@ from broker.cli.command import (
     complain,
     print_lines,
     read_config,
+    told_if_slow,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def run_init(options: argparse.Namespace) -> int:
 
     cluster = _options(options)
     try:
-        is_new = cluster_topic.make(cluster)
+        with told_if_slow(_waiting(cluster)):
+            is_new = cluster_topic.make(cluster)
         print_lines([f"topic {cluster.topic}: {'made' if is_new else 'is there'}"])
         return _check(cluster, is_new=is_new)
     except TopicError as problem:
@@ -97,10 +99,15 @@ def _options(options: argparse.Namespace) -> "ClusterOptions":
     return config.cluster
 
 
+def _waiting(cluster: "ClusterOptions") -> str:
+    return f"waiting for Kafka at {', '.join(cluster.servers)}"
+
+
 def _check(cluster: "ClusterOptions", *, is_new: bool = False) -> int:
     from broker.operations import cluster_topic
 
-    problems = cluster_topic.problems(cluster, is_new=is_new)
+    with told_if_slow(_waiting(cluster)):
+        problems = cluster_topic.problems(cluster, is_new=is_new)
     for line in problems:
         complain(line)
     if problems:

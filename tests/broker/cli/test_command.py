@@ -4,11 +4,12 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from broker.cli.command import share_name, topic_filter, topic_name
+from broker.cli.command import share_name, told_if_slow, topic_filter, topic_name
 from tests.broker.cli.commands import ROOT, Run
 
 pytestmark = pytest.mark.full  # starts processes
@@ -93,3 +94,17 @@ def test_what_no_share_name_can_be_is_refused(text: str) -> None:
     assert share_name("workers") == "workers"
     with pytest.raises(argparse.ArgumentTypeError, match="expected a name"):
         share_name(text)
+
+
+def test_who_waits_long_is_told_for_what_and_who_does_not_is_not() -> None:
+    told, was_told = list[str](), threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        was_told.set()
+
+    with told_if_slow("waiting", 3600, tell):
+        pass
+    with told_if_slow("waiting for long", 0, tell):
+        assert was_told.wait(60)
+    assert told == ["waiting for long"]
