@@ -129,10 +129,12 @@ class Member:
         *,
         log: Log,
         database_synced: Callable[[], None] = lambda: None,
+        has_led: bool = False,
     ) -> None:
         """`make_log` opens the log at a place; `make_tail` is given whom to tell of a sync.
 
-        `database_synced` is called on a thread of its own. Raises `StorageError`.
+        `database_synced` is called on a thread of its own. `has_led`: this process did, until a
+        moment ago. Raises `StorageError`.
         """
         self.settings: Final = settings
         self.store: Final = ReplicatedStore(base, self._append)
@@ -170,6 +172,7 @@ class Member:
             anchors=anchor_rows.load(base),
             now=machine_clocks.boottime_ms(),
             is_new=self._tail.is_new,
+            is_warm=has_led,
         )
         self._ends: Final = Signal()
         self._syncer: Final = Thread(target=self._sync_base, name="base-sync", daemon=True)

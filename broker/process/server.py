@@ -72,17 +72,19 @@ def serve(
     log = Log(level=config.shell.log_level, format=_log_format(config))
     install_bridge(log)
     hang_ups = HangUps()
+    has_led = False
     while True:
         with contextlib.ExitStack() as stack:
             lead = None
             if config.cluster.is_replicated:
-                lead = _run(following.follow(config, log, stack))
+                lead = _run(following.follow(config, log, stack, has_led=has_led))
                 if lead is None:
                     return EXIT_OK
             opened = following.open_broker(config, log, stack, lead)
             status = _run(_serve(opened, hang_ups, read_config, admin_arguments))
         if status != EXIT_DEPOSED:
             return status
+        has_led = True
 
 
 def _log_format(config: Config) -> Any:

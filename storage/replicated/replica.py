@@ -98,13 +98,14 @@ class Replica:
         anchors: Iterable[Anchor] = (),
         now: int,
         is_new: bool = False,
+        is_warm: bool = False,
     ) -> None:
         """`at` is where the database is, `anchors` are those that were remembered, oldest first.
 
         The log is read from the last of them on that is not behind `at`: its place was right when
         the log shrank last, that of `at` need not be. `nonce` is new for each process. `is_new`:
-        the database is empty or a copy; the tail that went with the one before is gone. `now` is a
-        clock in milliseconds that never goes back.
+        the database is empty or a copy; the tail that went with the one before is gone. `is_warm`:
+        this process has led. `now` is a clock in milliseconds that never goes back.
         """
         self.settings: Final = settings
         self.role: str = FOLLOWS
@@ -112,7 +113,7 @@ class Replica:
         self.log_end: Position = at.position
         self.place: int = at.place  # of the record that ends `log_end`
         self.members: Final = Members(settings.node, settings.members, nonce)
-        self.is_warm: bool = False  # was a leader heard since this process began?
+        self.is_warm: bool = is_warm  # was a leader heard since this process began, or was one?
         # May it have known more than it has now? Until it has heard what a leader has.
         self.is_new: bool = is_new
         self.is_stalled: bool = False  # leads, and does not hear the log

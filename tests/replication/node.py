@@ -205,8 +205,8 @@ class Node:
         name, nonce = self.settings.node, self.replica._nonce
         return Record(CLAIM, base.epoch + 1, base.index + 1, base.digest, name, nonce).encode()
 
-    def start(self, now: int) -> None:
-        """Start a process."""
+    def start(self, now: int, *, has_led: bool = False) -> None:
+        """Start a process, or go on with one that has led."""
         at = self.disk.where()
         self.line = self.line_type(self._shared, self._random, at.place)
         self.sent, self._batches = [], []
@@ -219,6 +219,7 @@ class Node:
             at=at,
             anchors=self.disk.anchors(),
             now=now,
+            is_warm=has_led,
         )
 
     def copy(self, other: "Node") -> None:

@@ -178,7 +178,7 @@ class World:
             self.seen["claims against a live leader"] += self._is_led(node)
         if role == DEPOSED:
             node.kill(power_cut=False)
-            node.start(self.now)
+            node.start(self.now, has_led=True)
         elif role == BROKEN:
             self._replace(name, node)
 

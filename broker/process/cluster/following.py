@@ -39,10 +39,13 @@ from storage.time import machine_clocks
 TAIL: Final = "tail"  # in the data directory
 
 
-async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead | None:
+async def follow(
+    config: Config, log: Log, stack: contextlib.ExitStack, *, has_led: bool = False
+) -> Lead | None:
     """Follow until this node leads; return None if a signal ends the process before.
 
-    `stack` closes what is open in reverse order. Raises `StartError`.
+    `stack` closes what is open in reverse order. `has_led`: this process led until a moment ago,
+    so it may lead again before it has heard another leader. Raises `StartError`.
     """
     try:
         directory = stack.enter_context(closing(DataDirectory(config.shell.data_dir)))
@@ -54,7 +57,9 @@ async def follow(config: Config, log: Log, stack: contextlib.ExitStack) -> Lead 
         for note in opened.notes:
             tell = log.error if note.is_loss else log.warning
             tell(note.event, note.text, **note.fields)
-        member = stack.enter_context(closing(_member(config, log, directory, opened)))
+        member = stack.enter_context(
+            closing(_member(config, log, directory, opened, has_led=has_led))
+        )
     except StorageError as problem:
         raise StartError(str(problem)) from None
     following = Following(config, log, member, opened.store)
@@ -236,7 +241,9 @@ def _open_log(config: Config, place: int) -> SharedLog:
     return KafkaLog(cluster_topic.access(cluster), cluster.topic, place=place)
 
 
-def _member(config: Config, log: Log, directory: DataDirectory, opened: OpenDatabase) -> Member:
+def _member(
+    config: Config, log: Log, directory: DataDirectory, opened: OpenDatabase, *, has_led: bool
+) -> Member:
     cluster = config.cluster
     assert cluster.node is not None
     settings = Settings(
@@ -254,4 +261,5 @@ def _member(config: Config, log: Log, directory: DataDirectory, opened: OpenData
         lambda synced, failed: SyncedTail(directory.path / TAIL, synced, failed),
         log=log,
         database_synced=lambda: opened.watermark.advance(opened.store.synced()),
+        has_led=has_led,
     )

@@ -109,12 +109,12 @@ class BrokerNode(Node):
         assert store is not None
         return store.position().position.index if store.pending else self.written
 
-    def start(self, now: int) -> None:
-        """Start a process."""
+    def start(self, now: int, *, has_led: bool = False) -> None:
+        """Start a process, or go on with one that has led."""
         self._waiting.clear()
         self.committed = _nobody
         self.disk.open(self._append)
-        super().start(now)
+        super().start(now, has_led=has_led)
 
     def _append(self, operations: Sequence[Operation]) -> int:
         assert self.replica is not None

@@ -121,6 +121,7 @@ class Bob:
         anchors: tuple[Anchor, ...] = (),
         *,
         is_new: bool = False,
+        has_led: bool = False,
         **more: Any,
     ) -> None:
         """Start a process."""
@@ -128,7 +129,7 @@ class Bob:
         settings = Settings("bob", members, anchor_every=4, trim_ms=1000, part_bytes=64, **more)
         self.replica = Replica(
             settings, self.log, self.disk, self.tail,
-            nonce=NONCE, at=at, anchors=anchors, now=self.now, is_new=is_new,
+            nonce=NONCE, at=at, anchors=anchors, now=self.now, is_new=is_new, is_warm=has_led,
         )  # fmt: skip
 
     def hear(self, *events: Event, synced: bool = True) -> None:

@@ -1,6 +1,6 @@
 """Who may lead when nobody was heard who leads: all must have said how far they are."""
 
-from storage.replicated.log_port import CaughtUp
+from storage.replicated.log_port import CaughtUp, Shrunk
 from storage.replicated.record import (
     BATCH,
     CLAIM,
@@ -30,6 +30,24 @@ def test_a_cold_node_waits_for_every_member_and_says_so() -> None:
     bob.hear(chain.word("ann", OTHER, (1, 1)))
     bob.wait(4000)
     assert bob.replica.role == CLAIMS
+
+
+def test_a_node_that_has_led_leads_again_though_its_successor_is_never_heard() -> None:
+    bob, chain = Bob(), Chain()
+    bob.begin(Anchor(Position(), 0), has_led=True)
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)))
+    bob.hear(CaughtUp(3))
+    bob.wait(6000)
+    assert bob.replica.role == CLAIMS  # ann was not heard, and leads no more
+
+
+def test_a_node_that_has_led_is_cold_again_once_the_log_has_lost_records() -> None:
+    bob, chain = Bob(), Chain()
+    bob.begin(Anchor(Position(), 0), has_led=True)
+    bob.hear(Shrunk(0))
+    bob.hear(chain.add(CLAIM, 1), chain.word("bob", NONCE), CaughtUp(2))
+    bob.wait(6000)
+    assert bob.replica.role == FOLLOWS
 
 
 def written(is_new: bool, node: str = "ann") -> tuple[Bob, Chain]:
