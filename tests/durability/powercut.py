@@ -16,9 +16,12 @@ are undone too: as in a journal, never one without those behind it. Synced bytes
 It is milder than a real power cut in one way: bytes that overwrite old ones are durable at once.
 """
 
+import contextlib
 import os
 import random
+import select
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -46,9 +49,11 @@ def apply_power_cut(
 ) -> int:
     """Take back what was not durable in `directory`; return the bytes and the names taken.
 
-    The process that wrote them must have ended. The result is the new baseline.
+    What still writes there is killed, as all is on a machine without power: a child that has not
+    noticed yet that its parent was. The result is the new baseline.
     """
     source = source or random.Random(1)
+    _end_writers(side)
     durable: dict[int, int] = {}
     names: list[list[str]] = []
     for line in side.read_text().splitlines():
@@ -70,6 +75,21 @@ def apply_power_cut(
             lost += _take(file, length, how, source)
     baseline(directory, side)
     return lost
+
+
+def _end_writers(side: Path) -> None:
+    """Kill what runs over the shim and writes this `side`, and wait until it is gone."""
+    mark = f"HOLDFAST_IOFAULT_SIDE={side}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, PermissionError, ProcessLookupError):
+            if mark not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            process = os.pidfd_open(int(entry.name))
+            try:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                select.select([process], [], [])
+            finally:
+                os.close(process)
 
 
 def _take(file: Path, length: int, how: str, source: random.Random) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,16 @@ write("never", (b"lost", False))
 write("old", (b" and more", False))
 os.rename("half", "renamed")
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+# Makes files and removes them, as a child that has not noticed that its parent is gone.
+ORPHAN = """
+import os, sys
+print("writing", flush=True)
+while True:
+    path = os.path.join(sys.argv[1], "name")
+    with open(path, "w"):
+        os.remove(path)
 """
 
 # Writes batches of all sizes through the real store, committer and watermark; says what is durable;
@@ -109,6 +120,21 @@ def test_a_power_cut_takes_what_was_not_synced(shim: Path, tmp_path: Path) -> No
         "old": b"from before",
     }
     assert apply_power_cut(directory, side) == 0, "what survived one cut survives the next"
+
+
+def test_what_still_writes_is_killed_before(shim: Path, tmp_path: Path) -> None:
+    directory, side = tmp_path / "data", tmp_path / "side"
+    directory.mkdir()
+    faults = Faults(shim, tmp_path / "rules", side=side)
+    baseline(directory, side)
+    command = [sys.executable, "-c", ORPHAN, str(directory)]
+    process = subprocess.Popen(command, env=faults.environment(), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"writing\n"
+    apply_power_cut(directory, side)
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    assert apply_power_cut(directory, side) == 0
 
 
 def _lost_after_power_cuts(
