@@ -22,7 +22,9 @@ TWINS_MIN: Final = 3
 # How far a chain of records reaches: epoch and index. The epoch counts first: what an old leader
 # wrote to its own tail may be long, and none of it may ever have counted.
 Reach: TypeAlias = tuple[int, int]
-NOTHING: Final[Reach] = (0, 0)
+# Of a node that began with nothing, or with a copy: it may have known more than it has now. No
+# record is there, as epochs begin with 1; a node that never had any record says (0, 0).
+UNKNOWN: Final[Reach] = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,7 @@ class Presence:
     """What a node says of itself."""
 
     nonce: bytes  # of its process
-    # Its last record, those that it only has in its own tail included. `NOTHING`: it began with
-    # nothing, or with a copy, so it may have known more than it has now.
+    # Its last record, those that it only has in its own tail included, or `UNKNOWN`.
     longest: Reach
     reached: Reach  # its last record that it has read from the log
     durable: int  # the index to which its database is synced
@@ -110,11 +111,12 @@ class Members:
 
     def forgetful(self) -> list[str]:
         """Return the members that began with nothing or a copy: nobody knows what they had."""
-        return sorted(name for name, each in self.heard.items() if each.longest == NOTHING)
+        return sorted(name for name, each in self.heard.items() if each.longest == UNKNOWN)
 
     def ahead_of(self, longest: Reach) -> list[str]:
         """Return the members whose records reach further than `longest`, counted or not."""
-        return sorted(name for name, each in self.heard.items() if each.longest > longest)
+        known = {name: e.longest for name, e in self.heard.items() if e.longest != UNKNOWN}
+        return sorted(name for name, theirs in known.items() if theirs > longest)
 
     def have_read_beyond(self, reached: Reach) -> list[str]:
         """Return the members that have read records from the log beyond `reached`."""

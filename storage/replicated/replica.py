@@ -40,7 +40,7 @@ from storage.replicated.log_port import (
     Shrunk,
     Unknown,
 )
-from storage.replicated.members import NOTHING, Members, Presence, Reach
+from storage.replicated.members import UNKNOWN, Members, Presence, Reach
 from storage.replicated.record import (
     BATCH,
     CHAINED,
@@ -170,7 +170,7 @@ class Replica:
     @property
     def longest(self) -> Reach:
         """Return how far the records of this node reach, those of its own tail included."""
-        return NOTHING if self.is_new else _reach(self._follower.longest)
+        return UNKNOWN if self.is_new else _reach(self._follower.longest)
 
     @property
     def _is_young(self) -> bool:

@@ -1,6 +1,7 @@
 """Who may lead when nobody was heard who leads: all must have said how far they are."""
 
 from storage.replicated.log_port import CaughtUp, Shrunk
+from storage.replicated.members import UNKNOWN
 from storage.replicated.record import (
     BATCH,
     CLAIM,
@@ -62,7 +63,7 @@ def written(is_new: bool, node: str = "ann") -> tuple[Bob, Chain]:
 def test_a_member_that_began_with_a_copy_or_nothing_does_not_count_as_heard() -> None:
     """It may have acknowledged, before it lost its disk, what nobody else has."""
     bob, chain = written(is_new=False)
-    bob.hear(chain.word("ann", OTHER, (0, 0)))
+    bob.hear(chain.word("ann", OTHER, UNKNOWN))
     bob.wait(6000)
     assert bob.replica.role == FOLLOWS
     (trouble,) = bob.told(Trouble)
@@ -72,12 +73,20 @@ def test_a_member_that_began_with_a_copy_or_nothing_does_not_count_as_heard() ->
     assert bob.replica.role == CLAIMS
 
 
+def test_a_member_that_never_had_anything_counts_as_heard() -> None:
+    """The log may have lost what it promised before that had read any of it."""
+    bob, chain = written(is_new=False)
+    bob.hear(chain.word("ann", OTHER, (0, 0)))
+    bob.wait(6000)
+    assert bob.replica.role == CLAIMS
+
+
 def test_a_node_that_began_with_a_copy_or_nothing_does_not_lead_a_cold_cluster() -> None:
     bob, chain = written(is_new=True)
     bob.hear(chain.word("ann", OTHER, (1, 2)))
     bob.wait(6000)
     assert bob.replica.role == FOLLOWS
-    assert bob.replica.longest == (0, 0)
+    assert bob.replica.longest == UNKNOWN
     (trouble,) = bob.told(Trouble)
     assert "bob began with a copy or with nothing" in trouble.why  # type: ignore[attr-defined]
 
@@ -102,7 +111,7 @@ def test_what_a_copy_had_before_does_not_matter_once_a_leader_was_heard() -> Non
 def test_a_new_cluster_needs_nobody_to_remember_anything() -> None:
     bob, chain = Bob(), Chain()
     bob.begin(Anchor(Position(), 0), is_new=True)
-    bob.hear(chain.word("bob", NONCE), chain.word("ann", OTHER, (0, 0)), CaughtUp(2))
+    bob.hear(chain.word("bob", NONCE), chain.word("ann", OTHER, UNKNOWN), CaughtUp(2))
     assert not bob.replica.is_new
     bob.wait(4000)
     assert bob.replica.role == CLAIMS
@@ -112,7 +121,7 @@ def test_a_new_cluster_whose_first_leader_wrote_nothing_begins_again() -> None:
     bob, chain = Bob(), Chain()
     bob.begin(Anchor(Position(), 0), is_new=True)
     bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), CaughtUp(2))
-    bob.hear(chain.word("ann", OTHER, (0, 0)))
+    bob.hear(chain.word("ann", OTHER, UNKNOWN))
     bob.wait(5000)
     assert bob.replica.role == CLAIMS
 

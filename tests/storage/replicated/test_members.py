@@ -3,7 +3,7 @@
 import pytest
 
 from storage.replicated import members
-from storage.replicated.members import TWINS_MIN, Members, Presence
+from storage.replicated.members import TWINS_MIN, UNKNOWN, Members, Presence
 from storage.replicated.record import ORIGIN, PRESENCE, NotARecord, Record
 
 MINE, THEIRS = b"m" * 16, b"t" * 16
@@ -89,8 +89,11 @@ def test_two_nodes_are_durable_up_to_the_second_greatest() -> None:
 
 def test_who_began_with_nothing_is_told_from_who_was_not_heard() -> None:
     found = heard()
-    found.take("ann", presence((0, 0)), 11)
+    found.take("ann", presence(UNKNOWN), 11)
     assert (found.missing(), found.forgetful()) == (["cyd"], ["ann"])
+    assert found.ahead_of((0, 0)) == []
+    found.take("ann", presence((0, 0)), 12)
+    assert found.forgetful() == []
     found.take("ann", presence((1, 1)), 12)
     assert found.forgetful() == []
 
