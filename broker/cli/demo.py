@@ -139,21 +139,10 @@ def _play(starter: _Starter, began: float) -> int:
 
     boat = Client("boat-7")
     boat.connect(broker.port)
-    boat.subscribe("orders/boat-7/#", 2)
-    boat.disconnect()
-    say("boat-7 subscribed      orders/boat-7/# at QoS 2, then went offline")
-
+    subscribe(boat)
     harbour = Client("harbour")
     harbour.connect(broker.port)
-    for number in range(OFFLINE_MESSAGES):
-        order(harbour, number)
-    harbour.finish()
-    say(f"harbour published      {OFFLINE_MESSAGES} messages, QoS 1 and 2, all acknowledged")
-
-    for number in range(OFFLINE_MESSAGES, OFFLINE_MESSAGES + STREAM_MESSAGES):
-        order(harbour, number)
-    while len(harbour.acknowledged) < OFFLINE_MESSAGES + KILL_AFTER:
-        harbour.step()
+    publish(harbour)
     broker.kill()
     harbour.close()
     acknowledged = len(harbour.acknowledged)
@@ -168,6 +157,30 @@ def _play(starter: _Starter, began: float) -> int:
     say("harbour reconnected    and finished what was in flight")
 
     boat.connect(broker.port)
+    return receive(boat, promised, began)
+
+
+def subscribe(boat: Client) -> None:
+    """Subscribe to all orders, and go offline."""
+    boat.subscribe("orders/boat-7/#", 2)
+    boat.disconnect()
+    say("boat-7 subscribed      orders/boat-7/# at QoS 2, then went offline")
+
+
+def publish(harbour: Client) -> None:
+    """Publish what is acknowledged, and then a stream of which a part is."""
+    for number in range(OFFLINE_MESSAGES):
+        order(harbour, number)
+    harbour.finish()
+    say(f"harbour published      {OFFLINE_MESSAGES} messages, QoS 1 and 2, all acknowledged")
+    for number in range(OFFLINE_MESSAGES, OFFLINE_MESSAGES + STREAM_MESSAGES):
+        order(harbour, number)
+    while len(harbour.acknowledged) < OFFLINE_MESSAGES + KILL_AFTER:
+        harbour.step()
+
+
+def receive(boat: Client, promised: list[bytes], began: float) -> int:
+    """Receive what there is, print what was kept of `promised`, and return the exit status."""
     say(f"boat-7 reconnected     session present: {'yes' if boat.session_present else 'NO'}")
     boat.receive_all(quiet_s=QUIET_S)
     boat.disconnect()

@@ -20,14 +20,13 @@ from broker.cli.cluster_demo import kafka
 from broker.cli.cluster_demo.children import ended_by_sigterm
 from broker.cli.cluster_demo.nodes import Nodes, addresses, connect
 from broker.cli.demo import (
-    KILL_AFTER,
     OFFLINE_MESSAGES,
-    QUIET_S,
     STREAM_MESSAGES,
     DemoError,
-    judge,
-    order,
+    publish,
+    receive,
     say,
+    subscribe,
 )
 from broker.cli.demo_client import Client, ClientError
 
@@ -114,21 +113,10 @@ def _play(nodes: Nodes, began: float) -> int:
 
     boat = Client("boat-7", timeout_s=CLIENT_S)
     connect(boat, leader, "the leader opens its port")
-    boat.subscribe("orders/boat-7/#", 2)
-    boat.disconnect()
-    say("boat-7 subscribed      orders/boat-7/# at QoS 2, then went offline")
-
+    subscribe(boat)
     harbour = Client("harbour", timeout_s=CLIENT_S)
     harbour.connect(leader.port)
-    for number in range(OFFLINE_MESSAGES):
-        order(harbour, number)
-    harbour.finish()
-    say(f"harbour published      {OFFLINE_MESSAGES} messages, QoS 1 and 2, all acknowledged")
-
-    for number in range(OFFLINE_MESSAGES, OFFLINE_MESSAGES + STREAM_MESSAGES):
-        order(harbour, number)
-    while len(harbour.acknowledged) < OFFLINE_MESSAGES + KILL_AFTER:
-        harbour.step()
+    publish(harbour)
     leader.kill()
     harbour.close()
     promised = list(harbour.acknowledged)
@@ -141,7 +129,4 @@ def _play(nodes: Nodes, began: float) -> int:
     say("harbour reconnected    and finished what was in flight")
 
     boat.connect(follower.port)
-    say(f"boat-7 reconnected     session present: {'yes' if boat.session_present else 'NO'}")
-    boat.receive_all(quiet_s=QUIET_S)
-    boat.disconnect()
-    return judge(boat, promised, began)
+    return receive(boat, promised, began)
