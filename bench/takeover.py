@@ -10,11 +10,13 @@ work (from there to the first CONNACK). Read next: `bench.clusters`, `bench.clus
 import contextlib
 import json
 import resource
+import selectors
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from threading import Thread
 from typing import Any, Final
 
 from bench.brokers import NATS, POLL_S, REPLICATED, BenchError, Broker
@@ -98,10 +100,15 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
 
 
 class Held:
-    """Clients that are connected and say nothing."""
+    """Clients that are connected and say nothing; they leave when the broker ends the connection.
+
+    A client that did not would be waited for at a hand-over.
+    """
 
     def __init__(self) -> None:
         self._open: list[socket.socket] = []
+        self._listening: Thread | None = None
+        self._end: socket.socket | None = None  # closed to end that
 
     def connect(self, port: int, count: int) -> None:
         """Connect so many, in place of those before. Raises `BenchError`."""
@@ -119,9 +126,35 @@ class Held:
                     raise BenchError(f"a client could not connect: {problem}") from None
                 if answer[3]:
                     raise BenchError(f"a client was refused: {answer[3]}")
+        self._end, other = socket.socketpair()
+        self._listening = Thread(target=self._listen, args=(other,), name="held", daemon=True)
+        self._listening.start()
+
+    def _listen(self, end: socket.socket) -> None:
+        with end, selectors.DefaultSelector() as selector:
+            selector.register(end, selectors.EVENT_READ)
+            for channel in self._open:
+                selector.register(channel, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    one = key.fileobj
+                    assert isinstance(one, socket.socket)
+                    if one is end:
+                        return
+                    try:
+                        is_over = not one.recv(4096)
+                    except OSError:
+                        is_over = True
+                    if is_over:
+                        selector.unregister(one)
+                        one.close()
 
     def close(self) -> None:
         """Close all. Idempotent."""
+        if self._listening is not None and self._end is not None:
+            self._end.close()
+            self._listening.join()
+            self._listening = None
         for channel in self._open:
             channel.close()
         self._open.clear()

@@ -76,6 +76,22 @@ def test_held_clients_are_all_accepted_or_it_is_told() -> None:
     node.close()
 
 
+def test_held_clients_leave_when_they_are_sent_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = Held()
+        connecting = threading.Thread(target=held.connect, args=(server.getsockname()[1], 1))
+        connecting.start()
+        channel, _ = server.accept()
+        with channel:
+            channel.recv(4096)
+            channel.sendall(ACCEPTED)
+            connecting.join(30)
+            channel.shutdown(socket.SHUT_WR)
+            channel.settimeout(30)
+            assert channel.recv(1) == b""
+        held.close()
+
+
 def test_the_log_splits_a_takeover_into_detection_and_work() -> None:
     began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     node = Told(
