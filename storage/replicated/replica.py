@@ -202,10 +202,7 @@ class Replica:
                     self._caught_up(end, now)
                     self._acks.read(self._read_to)
                 case Missing(start):
-                    self._break(
-                        f"the log begins at {start}, this node must read from {self.place}: "
-                        "copy the database of another node"
-                    )
+                    self._missing(start)
         if self.role == LEADS:
             self._commit()
         else:
@@ -305,6 +302,7 @@ class Replica:
             )
             return
         if is_old:
+            self._follower.found_again(self.log_end, place)
             if self.log_end == self.end and record.kind != PART and self.role != LEADS:
                 self._follower.apply([], place)
             return
@@ -391,6 +389,16 @@ class Replica:
             self._follower.keep_oldest_anchor(start)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
+
+    def _missing(self, start: int) -> None:
+        """The log begins behind where this node must read: read from a later anchor, or break."""
+        if self._follower.begin_behind(start):
+            self._go_back(f"the log begins at {start}")
+        else:
+            self._break(
+                f"the log begins at {start}, this node must read from {self.place}: "
+                "copy the database of another node"
+            )
 
     def _anchor_is_wrong(self) -> None:
         """Another record is where this node read on: the log lost records and got others since."""

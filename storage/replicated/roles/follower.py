@@ -39,6 +39,7 @@ class Following:
         self.unapplied: deque[tuple[list[Operation], Position, int]] = deque()
         known = [each for each in anchors if each.position.index <= at.position.index]
         self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
+        self._doubted: Final[deque[Anchor]] = deque(maxlen=ANCHORS_MAX)  # see `keep_oldest_anchor`
         self._settings: Final = settings
         self._database: Final = database
         self._tail: Final = tail
@@ -134,6 +135,14 @@ class Following:
     def note_applied(self, position: Position, place: int) -> None:
         """The database has everything up to a position, or the leader's will get it."""
         self.applied = position
+        self._anchor(position, place)
+
+    def found_again(self, position: Position, place: int) -> None:
+        """What the database has was read again, perhaps at another place than before."""
+        if position.index <= self.applied.index:
+            self._anchor(position, place)
+
+    def _anchor(self, position: Position, place: int) -> None:
         is_new = not self.anchors or position.index > self.anchors[-1].position.index
         if is_new and position.index % self._settings.anchor_every == 0:
             self.anchors.append(Anchor(position, place))
@@ -146,16 +155,32 @@ class Following:
         self._database.remember(tuple(self.anchors), is_synced=True)
 
     def keep_oldest_anchor(self, start: int) -> None:
-        """Forget all anchors but the first in the log, which begins at `start` and lost records.
+        """Keep of the anchors the first in the log, which begins at `start` and lost records.
 
         It may have lost more than is seen, and got others since: by chance the very record of an
-        anchor at its place, with others missing before it (world of clients 170332).
+        anchor at its place, with others missing before it (world of clients 170332). Others come
+        again as they are found. Until then they are for `begin_behind`.
         """
         while len(self.anchors) > 1 and self.anchors[0].place < start:
             self.anchors.popleft()
+        self._doubted.clear()
         while len(self.anchors) > 1:
-            self.anchors.pop()
+            self._doubted.appendleft(self.anchors.pop())
         self._database.remember(tuple(self.anchors), is_synced=True)
+
+    def begin_behind(self, start: int) -> bool:
+        """Go on from the first doubted anchor that is not before `start`; return False if none is.
+
+        What was before is deleted, so nobody can tell any more whether it was in the log.
+        """
+        while self._doubted and self._doubted[0].place < start:
+            self._doubted.popleft()
+        if not self._doubted:
+            return False
+        self.anchors.clear()
+        self.anchors.append(self._doubted.popleft())
+        self._database.remember(tuple(self.anchors), is_synced=True)
+        return True
 
     def drop_anchor(self) -> None:
         """Forget the last anchor: another record is at its place."""

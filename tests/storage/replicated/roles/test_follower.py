@@ -99,3 +99,26 @@ def test_of_the_anchors_in_a_log_that_lost_records_the_oldest_is_kept() -> None:
             bob.node.anchors.append(Anchor(Position(1, place, b"p" * 16), place))
         bob.node.keep_oldest_anchor(start)
         assert [each.place for each in bob.disk.anchors()] == [kept], start
+
+
+def test_where_the_oldest_is_deleted_a_later_one_is_used() -> None:
+    bob = Bob()
+    for place in (11, 12, 13):
+        bob.node.anchors.append(Anchor(Position(1, place, b"p" * 16), place))
+    bob.node.keep_oldest_anchor(0)
+    assert bob.node.begin_behind(12)
+    assert [each.place for each in bob.disk.anchors()] == [12]
+    assert not bob.node.begin_behind(14)
+    assert [each.place for each in bob.disk.anchors()] == [12]
+
+
+def test_what_is_found_again_is_an_anchor_where_it_is_now() -> None:
+    bob = Bob()
+    bob.node.tail_synced, bob.acks.promised = 9, 99
+    first, second = bob.read(10, key=b"1"), bob.read(11, key=b"2")
+    assert [each.place for each in bob.disk.anchors()] == [9, 11]
+    bob.node.keep_oldest_anchor(0)
+    bob.node.found_again(first, 20)
+    bob.node.found_again(second, 21)
+    bob.node.found_again(Position(1, 10, b"n" * 16), 22)  # it has not applied that
+    assert [each.place for each in bob.disk.anchors()] == [9, 21]
