@@ -19,7 +19,7 @@ from broker.cluster.delays import Delay
 from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
-from storage.errors import Recoverable, StorageError
+from storage.errors import Recoverable, StorageError, WriteStalled
 from storage.replicated import anchors as anchor_rows
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import ReplicatedLog
@@ -44,6 +44,10 @@ TICK_S: Final = 0.1
 UNHEARD_MS: Final = 5000  # after it, an operator is told that nothing is heard of the log
 # How often the database of a node is synced: what it has not synced is read again from the log.
 SYNC_S: Final = 1.0
+# What a leader has written and not committed is in its memory, up to four times. Beyond this it
+# takes no more: the log is silent, or slower than clients that do not wait for acknowledgements.
+PENDING_BYTES_MAX: Final = 32 << 20
+PENDING_MAX: Final = 20_000  # batches
 
 
 class SharedLog(ReplicatedLog, Protocol):
@@ -252,6 +256,10 @@ class Member:
     # On the loop.
 
     def _append(self, operations: Sequence[Operation]) -> int:
+        store = self.store
+        is_full = store.pending_bytes > PENDING_BYTES_MAX or store.pending >= PENDING_MAX
+        if is_full and self._loop is not None:  # without it, as in a recovery, nothing is committed
+            raise WriteStalled(f"{store.pending} batches wait until the log has them")
         index = self.replica.write(operations)
         self.commits.begin(index, time.monotonic())
         return index

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from broker.cluster import member as members
 from broker.cluster.committing import ReplicatedCommitter
 from broker.cluster.member import Member
-from storage.errors import Recoverable
+from storage.errors import Recoverable, WriteStalled
 from storage.replicated.roles.terms import LEADS, Deposed
 from storage.time import machine_clocks
 from tests.broker.cluster.town import FAMILY, NAMES, Town, until
@@ -81,6 +82,32 @@ def test_why_a_log_is_not_heard_is_told_once_and_its_end(town: Town) -> None:
             line.wake()
             await until(lambda: not member.unheard)
             assert told == ["cluster_log_silent", "cluster_log_heard"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("limit", ["PENDING_BYTES_MAX", "PENDING_MAX"])
+def test_a_leader_takes_only_so_much_until_the_log_has_it(
+    town: Town, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            name = await town.elect()
+            leader, line = town.members[name], town.line(name)
+            await until(lambda: not leader.store.pending)
+            monkeypatch.setattr(members, limit, 2)
+            line.is_cut = True
+            for key in (b"1", b"2"):
+                leader.store.write([(FAMILY, key, b"x" * (key == b"2"))])
+            with pytest.raises(WriteStalled, match="2 batches wait until the log has them"):
+                leader.store.write([(FAMILY, b"3", b"x")])
+            loop, leader._loop = leader._loop, None
+            leader.store.write([(FAMILY, b"4", b"x")])  # of a recovery
+            leader._loop = loop
+            line.is_cut = False
+            leader.replica._writing.send_again(0)
+            await until(lambda: not leader.store.pending)
+            leader.store.write([(FAMILY, b"3", b"x")])
 
     asyncio.run(run())
 
