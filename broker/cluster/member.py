@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Signal
 from threading import Thread
@@ -19,7 +20,7 @@ from broker.cluster.delays import Delay
 from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
-from storage.errors import Recoverable, StorageError, WriteStalled
+from storage.errors import Recoverable, StorageError, Unrecoverable, WriteStalled
 from storage.replicated import anchors as anchor_rows
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import ReplicatedLog
@@ -115,8 +116,15 @@ class Database:
         self._store.apply(operations, position, place)
 
     def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
-        """Note places of the log from where it can be read again."""
-        anchor_rows.save(self._base, anchors)
+        """Note places of the log from where it can be read again.
+
+        Without room those of before stay, which are still true, unless it must be synced.
+        """
+        try:
+            anchor_rows.save(self._base, anchors)
+        except Recoverable:
+            if is_synced:
+                raise
         if is_synced:
             self._base.sync()
 
@@ -161,6 +169,7 @@ class Member:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[Committed] = []  # committed, and not in the database yet
         self._synced: int = 0
+        self._failure: StorageError | None = None  # of a thread; the process ends with it
         # What each other member said last, and when this node first had it.
         self._words: Final[dict[str, tuple[Presence, int]]] = {}
         reached = self.store.position()
@@ -266,17 +275,37 @@ class Member:
 
     def _pump(self) -> None:
         """Take what the log has to say."""
-        try:
+        with self._fail_stop():
             self.replica.events(self._shared.take(), machine_clocks.boottime_ms())
             self._tell()
+
+    @contextlib.contextmanager
+    def _fail_stop(self) -> Iterator[None]:
+        """End the process after whatever is raised: of what was taken from the log a part is lost.
+
+        A claim of another node may be in that part, and what comes behind it must not count.
+        """
+        try:
+            yield
         except StorageError as error:
             self.failed(error)
+        except Exception as error:  # shell boundary
+            self.failed(self._bug(error))
+
+    def _bug(self, error: Exception) -> StorageError:
+        """Log a bug; return what ends the process."""
+        text = f"{type(error).__name__}: {error}"
+        trace = "".join(traceback.format_exception(error))
+        self._log.error("internal_error", f"member: {text}", traceback=trace)
+        return Unrecoverable(f"internal error of this node: {text}")
 
     def _tick(self) -> None:
         assert self._loop is not None
         self._timer = self._loop.call_later(TICK_S, self._tick)
         now = machine_clocks.boottime_ms()
-        try:
+        with self._fail_stop():
+            if self._failure is not None:
+                raise self._failure
             self.replica.timeout(now)
             if self.replica.role == LEADS and self.broker_ms is not None:
                 self.replica.beat(self.broker_ms(), now)
@@ -287,8 +316,6 @@ class Member:
             self._lag.begin(self._known(), now / 1000)
             self._lag.reach(self.store.position().position.index, now / 1000)
             self.looked(self.figures(now))
-        except StorageError as error:
-            self.failed(error)
 
     def _note_silence(self, now: int) -> None:
         """Say once that the log is not heard, and why; and once that it is again."""
@@ -378,15 +405,17 @@ class Member:
         self._call(self._tail_is_synced)
 
     def _tail_is_synced(self) -> None:
-        try:
+        with self._fail_stop():
             self.replica.tail_synced(self._tail.synced)
             self._tell()
-        except StorageError as error:
-            self.failed(error)
 
     def _tail_failed(self, error: StorageError) -> None:
         """On the thread of the tail."""
-        self._call(self.failed, error)
+        self._failure = error  # told with the next tick, which may be one after a recovery
+
+    def _truncate(self, index: int) -> None:
+        with self._fail_stop():
+            self._tail.truncate_before(index)
 
     def _call(self, call: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
@@ -402,14 +431,17 @@ class Member:
                 continue
             try:
                 self.store.sync()
+                self._database_synced()
             except Recoverable:
                 continue
             except StorageError as error:
-                self._call(self.failed, error)
+                self._failure = error
                 return
-            self._database_synced()
+            except Exception as error:  # shell boundary
+                self._failure = self._bug(error)
+                return
             self._synced = index
-            self._call(self._tail.truncate_before, index)
+            self._call(self._truncate, index)
 
 
 def _nobody(told: object) -> None:

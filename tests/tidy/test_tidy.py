@@ -85,6 +85,8 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     },
     "WriteOptions": {"storage/local/rocks.py": "the adapter"},
     "except Exception": {
+        "broker/cluster/member.py::Member._fail_stop": "shell boundary: a node of a cluster",
+        "broker/cluster/member.py::Member._sync_base": "shell boundary: a thread of it",
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/backends/json_rows.py::JsonRows.of": "boundary: a row becomes a dead letter",
         "broker/backends/redis/actions.py::RedisActions.fill": "boundary: as in json_rows",
