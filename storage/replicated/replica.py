@@ -114,6 +114,8 @@ class Replica:
         self.place: int = at.place  # of the record that ends `log_end`
         self.members: Final = Members(settings.node, settings.members, nonce)
         self.is_warm: bool = is_warm  # was a leader heard since this process began, or was one?
+        # A loss is accepted once: what comes after it is not what the operator knew of.
+        self._was_warm: bool = is_warm
         # May it have known more than it has now? Until it has heard what a leader has.
         self.is_new: bool = is_new
         self.is_stalled: bool = False  # leads, and does not hear the log
@@ -278,6 +280,7 @@ class Replica:
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
         self.is_warm = self.is_warm or (has_all and record.node != self.settings.node)
         self.is_new = self.is_new and not self.is_warm
+        self._was_warm = self._was_warm or self.is_warm
 
     def _count(self, record: Record, data: bytes, place: int, now: int) -> None:
         """Take a record that counts in the log."""
@@ -350,6 +353,8 @@ class Replica:
             self._quiet_since = now  # the leader may have said something that was not read yet
         self._heard_end = now
         self.is_new = self.is_new and not self._is_young  # there was nothing to be known
+        # The log has lost what it had promised while this node did not read it.
+        self.is_warm = self.is_warm and self.log_end.index >= self._follower.applied.index
         self._is_clear = self._has_won and self.log_end == self.end
         self._lead_if_clear(now)
         if self._has_shrunk and self.role == LEADS:
@@ -589,7 +594,7 @@ class Replica:
         # What was read may come from a machine of the log that is cut off, alone with this node.
         if not self._is_free and now - self._acks.proved > HEARD_GAP_MS:
             return False
-        if self.settings.accepts_data_loss:
+        if self.settings.accepts_data_loss and not self._was_warm:
             return True
         if self.is_warm:
             ahead = self.members.have_read_beyond(_reach(self.end))
