@@ -475,6 +475,7 @@ class Replica:
     def _append_again(self, token: int) -> None:
         """Append again what may be missing in the log, and all behind it."""
         index = self._acks.index_of(token)
+        self._acks.give_up(token)
         if self.role == LEADS and index > self.log_end.index:
             self._writing.send_again(index)
         elif index:
