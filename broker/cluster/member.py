@@ -59,6 +59,11 @@ class SharedLog(ReplicatedLog, Protocol):
         """Return what is wrong with it, in a line; "" = nothing is known to be."""
         ...
 
+    @property
+    def refusal(self) -> str:
+        """Return why nothing is appended for some seconds, "" = it is, or nobody has tried."""
+        ...
+
     def fileno(self) -> int:
         """Return the descriptor that is readable while there is something to take."""
         ...
@@ -327,6 +332,10 @@ class Member:
             self.unheard = f"for {silent_ms // 1000} s: {why}"
             if was_heard:
                 self._log.warning("cluster_log_silent", f"the log is not heard: {why}")
+        elif refusal := self._shared.refusal:
+            self.unheard = f"to take anything: {refusal}"
+            if was_heard:
+                self._log.warning("cluster_log_silent", f"the log is not heard {self.unheard}")
         elif not was_heard:
             self._log.info("cluster_log_heard", "the log is heard")
 

@@ -33,6 +33,7 @@ RETRY_S: Final = 1.0
 # How long it takes until an append that has failed is told: it is sent again then, and with it all
 # that was behind it.
 AGAIN_S: Final = 0.25
+FAILING_S: Final = 5.0  # for so long appends fail until an operator is told why
 FAILED: Final = "the producer has failed for good"
 FULL: Final = "the queue to Kafka is full"
 # Of a record that is sent again after its answer got lost, the servers may not know it any more.
@@ -55,6 +56,8 @@ class Sender:
         self._waiting: set[int] = set()  # tokens
         self._refused: list[Unknown] = []  # to be told, some time after the first one
         self._refused_at = 0.0
+        self._failing_since = 0.0  # 0 = the last append that has ended did not fail
+        self._failure = ""  # of the last one that did
         self._is_broken = False
         self._why = FAILED  # it is
         self._said = "not connected"
@@ -80,9 +83,18 @@ class Sender:
 
     def _refuse(self, token: int, why: str) -> None:
         """Have it told that an append has failed: not at once, as the next try may fail like it."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        self._failure = why
         if not self._refused:
-            self._refused_at = time.monotonic()
+            self._refused_at = now
         self._refused.append(Unknown(token, why))
+
+    @property
+    def refusal(self) -> str:
+        """Why all appends of the last seconds have failed, "" = they have not."""
+        since = self._failing_since
+        return self._failure if since and time.monotonic() - since > FAILING_S else ""
 
     def _tell_refused(self) -> None:
         """Tell of what was refused a while ago."""
@@ -124,6 +136,7 @@ class Sender:
             if error is not None:
                 self._refuse(token, client.text(error))
                 return
+            self._failing_since = 0.0
         place = message.offset()
         if place is None or place < 0:
             self._inbox.put([Unknown(token, NOWHERE)])

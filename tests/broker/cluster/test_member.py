@@ -88,6 +88,9 @@ def test_why_a_log_is_not_heard_is_told_once_and_its_end(town: Town) -> None:
             line.wake()
             await until(lambda: not member.unheard)
             assert told == ["cluster_log_silent", "cluster_log_heard"]
+            line.refusal = "not allowed"
+            await until(lambda: member.unheard == "to take anything: not allowed")
+            assert told[2:] == ["cluster_log_silent"]
 
     asyncio.run(run())
 

@@ -113,6 +113,22 @@ def test_a_record_that_is_too_large_is_told(desk: Desk) -> None:
     assert desk.events(1) == [Unknown(1, "too large")]
 
 
+def test_why_nothing_can_be_appended_is_known_until_something_is(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E.g. the user may read the topic and not write to it: then the node never leads."""
+    desk.sender.append(b"a", 1)
+    desk.producer().answers(0, failed(kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed"))
+    desk.events(1)
+    assert desk.sender.refusal == ""
+    monkeypatch.setattr(sender, "FAILING_S", -1.0)
+    assert desk.sender.refusal == "not allowed"
+    desk.sender.append(b"b", 2)
+    desk.producer().answers(1)
+    desk.events(1)
+    assert desk.sender.refusal == ""
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_after_a_fatal_error_another_producer_goes_on(desk: Desk, is_late: bool) -> None:
     desk.sender.append(b"a", 1)
