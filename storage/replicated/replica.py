@@ -119,6 +119,7 @@ class Replica:
         # May it have known more than it has now? Until it has heard what a leader has.
         self.is_new: bool = is_new
         self.is_stalled: bool = False  # leads, and does not hear the log
+        self._strangers: set[str] = set()  # of whom was told
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
         self.told: Final[list[Told]] = []
@@ -254,6 +255,13 @@ class Replica:
         self._heard_ms[record.node] = now
         if self.members.has_twin:
             self._say(f"another process says that it is {self.settings.node}: end one of them")
+        if strangers := set(self.members.strangers) - self._strangers:
+            self._strangers |= strangers  # told once: other troubles are told again and again
+            self._say(
+                f"{', '.join(sorted(strangers))} is no member as far as this node knows: "
+                "storage.kafka.members must be the same at each node, and each cluster needs a "
+                "topic of its own"
+            )
 
     def _note_missed(self, record: Record, now: int, index: int) -> None:
         """Note that a record tells of others that this node has not read, those up to `index`."""

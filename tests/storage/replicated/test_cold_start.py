@@ -169,3 +169,13 @@ def test_whoever_has_led_by_an_accepted_loss_accepts_no_other_one() -> None:
     bob.hear(chain.add(CLAIM, 1), chain.word("bob", NONCE), CaughtUp(2))
     bob.wait(6000)
     assert bob.replica.role == FOLLOWS
+
+
+def test_a_node_that_is_no_member_is_told_once() -> None:
+    """The lists of two nodes are not the same, or two clusters have one topic."""
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat())
+    for _ in range(3):
+        bob.hear(chain.word("dan", OTHER, (1, 1)))
+    (trouble,) = bob.told(Trouble)
+    assert "dan is no member as far as this node knows" in trouble.why  # type: ignore[attr-defined]
