@@ -393,10 +393,16 @@ class Member:
             del self._waiting[0]
 
     @contextlib.contextmanager
-    def beating(self, broker_ms: Callable[[], int]) -> Iterator[None]:
-        """Tell the others that this node lives while no loop runs, as in a recovery."""
+    def beating(
+        self, broker_ms: Callable[[], int], lives: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """Tell the others that this node lives while no loop runs, as in a recovery.
+
+        `lives` is called as often, on a thread of its own.
+        """
         ends = Signal()
-        thread = Thread(target=self._beat, args=(ends, broker_ms), name="beating", daemon=True)
+        beat = (ends, broker_ms, lives)
+        thread = Thread(target=self._beat, args=beat, name="beating", daemon=True)
         thread.start()
         try:
             yield
@@ -404,9 +410,10 @@ class Member:
             ends.set()
             thread.join()
 
-    def _beat(self, ends: Signal, broker_ms: Callable[[], int]) -> None:
+    def _beat(self, ends: Signal, broker_ms: Callable[[], int], lives: Callable[[], None]) -> None:
         period_s = self.settings.heartbeat_ms / 1000
         while not ends.wait(period_s):
+            lives()
             self._shared.append(self.replica.heartbeat(broker_ms()))
 
     def _tail_synced(self) -> None:

@@ -408,7 +408,7 @@ class Server:
     async def _drain(self) -> int:
         """End in order; return 0 if everything was sent and durable in time."""
         self._status.phase = "draining"
-        notify(STOPPING=1, STATUS="draining")
+        tell_end(self._successor)
         self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
         is_drained = await self._driver.drain(timeout_s, self._successor_address())
@@ -454,6 +454,17 @@ class Server:
             self._driver.count_bug("loop", error)
         else:
             self._log.error("loop", message)
+
+
+def tell_end(successor: str | None) -> None:
+    """Tell systemd that this process ends, or hands over and goes on to follow.
+
+    A process that says that it stops and does not is killed by systemd.
+    """
+    if successor is None:
+        notify(STOPPING=1, STATUS="draining")
+    else:
+        notify(STATUS=f"handing over to {successor}")
 
 
 def history_drain_s(config: Config, lead: Lead | None) -> float:
