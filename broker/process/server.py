@@ -82,6 +82,7 @@ def serve(
                     return EXIT_OK
             opened = following.open_broker(config, log, stack, lead)
             status = _run(_serve(opened, hang_ups, read_config, admin_arguments))
+            hang_ups.rest()
         if status != EXIT_DEPOSED:
             return status
         has_led = True
