@@ -115,6 +115,7 @@ class Database:
     def __init__(self, base: Store, store: ReplicatedStore) -> None:
         self._base: Final = base
         self._store: Final = store
+        self.unsaved: tuple[Anchor, ...] = ()  # for which there was no room
 
     def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
         """Apply a batch that was read from the log."""
@@ -123,15 +124,23 @@ class Database:
     def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
         """Note places of the log from where it can be read again.
 
-        Without room those of before stay, which are still true, unless it must be synced.
+        Without room those of before stay, which are still true, unless it must be synced. The log
+        may not be deleted beyond them meanwhile: the database does not count as synced.
         """
         try:
             anchor_rows.save(self._base, anchors)
+            self.unsaved = ()
         except Recoverable:
             if is_synced:
                 raise
+            self.unsaved = tuple(anchors)
         if is_synced:
             self._base.sync()
+
+    def save_again(self) -> None:
+        """Try again to save the places for which there was no room."""
+        if self.unsaved:
+            self.remember(self.unsaved)
 
 
 class Member:
@@ -177,13 +186,14 @@ class Member:
         self._failure: StorageError | None = None  # of a thread; the process ends with it
         # What each other member said last, and when this node first had it.
         self._words: Final[dict[str, tuple[Presence, int]]] = {}
+        self._database: Final = Database(base, self.store)
         reached = self.store.position()
         self._tail: Final = make_tail(self._tail_synced, self._tail_failed)
         self._shared: Final = make_log(reached.place)
         self.replica: Final = Replica(
             settings,
             self._shared,
-            Database(base, self.store),
+            self._database,
             self._tail,
             nonce=secrets.token_bytes(NONCE_BYTES),
             at=Anchor(reached.position, reached.place),
@@ -311,6 +321,7 @@ class Member:
         with self._fail_stop():
             if self._failure is not None:
                 raise self._failure
+            self._database.save_again()
             self.replica.timeout(now)
             if self.replica.role == LEADS and self.broker_ms is not None:
                 self.replica.beat(self.broker_ms(), now)
@@ -443,7 +454,7 @@ class Member:
     def _sync_base(self) -> None:
         while not self._ends.wait(SYNC_S):
             index = self.store.position().position.index
-            if index == self._synced:
+            if index == self._synced or self._database.unsaved:
                 continue
             try:
                 self.store.sync()

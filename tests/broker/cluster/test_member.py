@@ -118,6 +118,9 @@ def test_without_room_for_anchors_those_of_before_stay() -> None:
     with pytest.raises(Recoverable):
         database.remember([second], is_synced=True)
     assert anchors.load(store) == [first]
+    store.problem = None
+    database.save_again()
+    assert anchors.load(store) == [first, second] and not database.unsaved
 
 
 def test_whatever_is_raised_when_the_log_is_taken_ends_the_process(
