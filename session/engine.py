@@ -142,6 +142,8 @@ class Engine:
             self._core.damage.tell = damaged
         self._next_number = 1
         self._lost: dict[Connection, None] = {}  # lost transports that are not handled yet
+        # The reference of the settings while `drain` names another one.
+        self._configured: tuple[str | None, bool] | None = None
 
     # Start
 
@@ -672,13 +674,18 @@ class Engine:
         """
         self._tick.now = now
         if server:
-            self.settings.server_reference, self.settings.server_moved = server, False
+            settings = self.settings
+            self._configured = settings.server_reference, settings.server_moved
+            settings.server_reference, settings.server_moved = server, False
         self._administration.stop()
         self._maintenance.drain()
 
     def finish(self, now: int) -> None:
         """Record the shutdown in the history, after the last connection; the shell commits it."""
         self._tick.now = now
+        if self._configured is not None:  # this process may serve again, with the same settings
+            self.settings.server_reference, self.settings.server_moved = self._configured
+            self._configured = None
         self._maintenance.finish()
 
     def stats(self) -> dict[str, int]:

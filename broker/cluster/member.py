@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Signal
 from threading import Thread
@@ -19,7 +20,7 @@ from broker.cluster.delays import Delay
 from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
-from storage.errors import Recoverable, StorageError
+from storage.errors import Recoverable, StorageError, Unrecoverable, WriteStalled
 from storage.replicated import anchors as anchor_rows
 from storage.replicated.batch_codec import Operation
 from storage.replicated.log_port import ReplicatedLog
@@ -44,6 +45,10 @@ TICK_S: Final = 0.1
 UNHEARD_MS: Final = 5000  # after it, an operator is told that nothing is heard of the log
 # How often the database of a node is synced: what it has not synced is read again from the log.
 SYNC_S: Final = 1.0
+# What a leader has written and not committed is in its memory, up to four times. Beyond this it
+# takes no more: the log is silent, or slower than clients that do not wait for acknowledgements.
+PENDING_BYTES_MAX: Final = 32 << 20
+PENDING_MAX: Final = 20_000  # batches
 
 
 class SharedLog(ReplicatedLog, Protocol):
@@ -52,6 +57,11 @@ class SharedLog(ReplicatedLog, Protocol):
     @property
     def said(self) -> str:
         """Return what is wrong with it, in a line; "" = nothing is known to be."""
+        ...
+
+    @property
+    def refusal(self) -> str:
+        """Return why nothing is appended for some seconds, "" = it is, or nobody has tried."""
         ...
 
     def fileno(self) -> int:
@@ -105,16 +115,32 @@ class Database:
     def __init__(self, base: Store, store: ReplicatedStore) -> None:
         self._base: Final = base
         self._store: Final = store
+        self.unsaved: tuple[Anchor, ...] = ()  # for which there was no room
 
     def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
         """Apply a batch that was read from the log."""
         self._store.apply(operations, position, place)
 
     def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
-        """Note places of the log from where it can be read again."""
-        anchor_rows.save(self._base, anchors)
+        """Note places of the log from where it can be read again.
+
+        Without room those of before stay, which are still true, unless it must be synced. The log
+        may not be deleted beyond them meanwhile: the database does not count as synced.
+        """
+        try:
+            anchor_rows.save(self._base, anchors)
+            self.unsaved = ()
+        except Recoverable:
+            if is_synced:
+                raise
+            self.unsaved = tuple(anchors)
         if is_synced:
             self._base.sync()
+
+    def save_again(self) -> None:
+        """Try again to save the places for which there was no room."""
+        if self.unsaved:
+            self.remember(self.unsaved)
 
 
 class Member:
@@ -157,15 +183,17 @@ class Member:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[Committed] = []  # committed, and not in the database yet
         self._synced: int = 0
+        self._failure: StorageError | None = None  # of a thread; the process ends with it
         # What each other member said last, and when this node first had it.
         self._words: Final[dict[str, tuple[Presence, int]]] = {}
+        self._database: Final = Database(base, self.store)
         reached = self.store.position()
         self._tail: Final = make_tail(self._tail_synced, self._tail_failed)
         self._shared: Final = make_log(reached.place)
         self.replica: Final = Replica(
             settings,
             self._shared,
-            Database(base, self.store),
+            self._database,
             self._tail,
             nonce=secrets.token_bytes(NONCE_BYTES),
             at=Anchor(reached.position, reached.place),
@@ -252,23 +280,48 @@ class Member:
     # On the loop.
 
     def _append(self, operations: Sequence[Operation]) -> int:
+        store = self.store
+        is_full = store.pending_bytes > PENDING_BYTES_MAX or store.pending >= PENDING_MAX
+        if is_full and self._loop is not None:  # without it, as in a recovery, nothing is committed
+            raise WriteStalled(f"{store.pending} batches wait until the log has them")
         index = self.replica.write(operations)
         self.commits.begin(index, time.monotonic())
         return index
 
     def _pump(self) -> None:
         """Take what the log has to say."""
-        try:
+        with self._fail_stop():
             self.replica.events(self._shared.take(), machine_clocks.boottime_ms())
             self._tell()
+
+    @contextlib.contextmanager
+    def _fail_stop(self) -> Iterator[None]:
+        """End the process after whatever is raised: of what was taken from the log a part is lost.
+
+        A claim of another node may be in that part, and what comes behind it must not count.
+        """
+        try:
+            yield
         except StorageError as error:
             self.failed(error)
+        except Exception as error:  # shell boundary
+            self.failed(self._bug(error))
+
+    def _bug(self, error: Exception) -> StorageError:
+        """Log a bug; return what ends the process."""
+        text = f"{type(error).__name__}: {error}"
+        trace = "".join(traceback.format_exception(error))
+        self._log.error("internal_error", f"member: {text}", traceback=trace)
+        return Unrecoverable(f"internal error of this node: {text}")
 
     def _tick(self) -> None:
         assert self._loop is not None
         self._timer = self._loop.call_later(TICK_S, self._tick)
         now = machine_clocks.boottime_ms()
-        try:
+        with self._fail_stop():
+            if self._failure is not None:
+                raise self._failure
+            self._database.save_again()
             self.replica.timeout(now)
             if self.replica.role == LEADS and self.broker_ms is not None:
                 self.replica.beat(self.broker_ms(), now)
@@ -279,8 +332,6 @@ class Member:
             self._lag.begin(self._known(), now / 1000)
             self._lag.reach(self.store.position().position.index, now / 1000)
             self.looked(self.figures(now))
-        except StorageError as error:
-            self.failed(error)
 
     def _note_silence(self, now: int) -> None:
         """Say once that the log is not heard, and why; and once that it is again."""
@@ -292,6 +343,10 @@ class Member:
             self.unheard = f"for {silent_ms // 1000} s: {why}"
             if was_heard:
                 self._log.warning("cluster_log_silent", f"the log is not heard: {why}")
+        elif refusal := self._shared.refusal:
+            self.unheard = f"to take anything: {refusal}"
+            if was_heard:
+                self._log.warning("cluster_log_silent", f"the log is not heard {self.unheard}")
         elif not was_heard:
             self._log.info("cluster_log_heard", "the log is heard")
 
@@ -349,10 +404,16 @@ class Member:
             del self._waiting[0]
 
     @contextlib.contextmanager
-    def beating(self, broker_ms: Callable[[], int]) -> Iterator[None]:
-        """Tell the others that this node lives while no loop runs, as in a recovery."""
+    def beating(
+        self, broker_ms: Callable[[], int], lives: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """Tell the others that this node lives while no loop runs, as in a recovery.
+
+        `lives` is called as often, on a thread of its own.
+        """
         ends = Signal()
-        thread = Thread(target=self._beat, args=(ends, broker_ms), name="beating", daemon=True)
+        beat = (ends, broker_ms, lives)
+        thread = Thread(target=self._beat, args=beat, name="beating", daemon=True)
         thread.start()
         try:
             yield
@@ -360,9 +421,10 @@ class Member:
             ends.set()
             thread.join()
 
-    def _beat(self, ends: Signal, broker_ms: Callable[[], int]) -> None:
+    def _beat(self, ends: Signal, broker_ms: Callable[[], int], lives: Callable[[], None]) -> None:
         period_s = self.settings.heartbeat_ms / 1000
         while not ends.wait(period_s):
+            lives()
             self._shared.append(self.replica.heartbeat(broker_ms()))
 
     def _tail_synced(self) -> None:
@@ -370,15 +432,17 @@ class Member:
         self._call(self._tail_is_synced)
 
     def _tail_is_synced(self) -> None:
-        try:
+        with self._fail_stop():
             self.replica.tail_synced(self._tail.synced)
             self._tell()
-        except StorageError as error:
-            self.failed(error)
 
     def _tail_failed(self, error: StorageError) -> None:
         """On the thread of the tail."""
-        self._call(self.failed, error)
+        self._failure = error  # told with the next tick, which may be one after a recovery
+
+    def _truncate(self, index: int) -> None:
+        with self._fail_stop():
+            self._tail.truncate_before(index)
 
     def _call(self, call: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
@@ -390,18 +454,21 @@ class Member:
     def _sync_base(self) -> None:
         while not self._ends.wait(SYNC_S):
             index = self.store.position().position.index
-            if index == self._synced:
+            if index == self._synced or self._database.unsaved:
                 continue
             try:
                 self.store.sync()
+                self._database_synced()
             except Recoverable:
                 continue
             except StorageError as error:
-                self._call(self.failed, error)
+                self._failure = error
                 return
-            self._database_synced()
+            except Exception as error:  # shell boundary
+                self._failure = self._bug(error)
+                return
             self._synced = index
-            self._call(self._tail.truncate_before, index)
+            self._call(self._truncate, index)
 
 
 def _nobody(told: object) -> None:

@@ -7,13 +7,16 @@ Read next: `broker.cluster.member`.
 
 import asyncio
 import contextlib
+import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
 from broker.loop.farewell import refusal
 from broker.network import tls
-from broker.network.listeners import ListenError, bind
+from broker.network.acceptor import Acceptor
+from broker.network.listeners import ListenError, bind, bind_problem
 from broker.observe.structured_log import Log
 from mqtt.decoder import CONNECT_SIZE_MAX, Decoder
 from mqtt.packets import Connect
@@ -31,7 +34,8 @@ class Standby:
         self._endpoints: Final = endpoints
         self._leader: Final = leader
         self._log: Final = log
-        self._servers: Final[list[asyncio.Server]] = []
+        self._channels: Final[list[socket.socket]] = []
+        self._acceptors: Final[list[Acceptor]] = []
         # Who is answered, and how to end that.
         self._clients: Final[dict[asyncio.Task[None], asyncio.StreamWriter]] = {}
         self.answered: int = 0
@@ -49,17 +53,54 @@ class Standby:
                 raise ListenError(str(problem)) from None
             for channel in bind(endpoint.section, endpoint.host, endpoint.port):
                 self.port = self.port or channel.getsockname()[1]
-                server = await asyncio.start_server(self._answer, sock=channel, ssl=context)
-                self._servers.append(server)
+                self._channels.append(channel)
+                try:
+                    channel.listen(endpoint.backlog)
+                except OSError as problem:
+                    raise ListenError(
+                        bind_problem(endpoint.section, endpoint.host, endpoint.port, problem)
+                    ) from None
+                self._acceptors.append(self._acceptor(channel, endpoint, context))
+
+    def _acceptor(
+        self, channel: socket.socket, endpoint: Endpoint, context: ssl.SSLContext | None
+    ) -> Acceptor:
+        """Return who accepts: it bounds how many connections are in a handshake, and for how long.
+
+        Without a descriptor for another one it pauses.
+        """
+        loop = asyncio.get_running_loop()
+
+        def make(remote: str, identity: str | None, waited_ms: int) -> asyncio.Protocol:
+            return asyncio.StreamReaderProtocol(
+                asyncio.StreamReader(loop=loop), self._answer, loop=loop
+            )
+
+        def refused(remote: str, why: str) -> None:
+            self._log.info("connection_refused", why, listener=endpoint.name, remote=remote)
+
+        return Acceptor(
+            channel,
+            make,
+            name="",
+            has_header=False,
+            context=lambda: context,
+            identity_kind="none",
+            timeout_s=CONNECT_S,
+            refused=refused,
+        )
 
     async def close(self) -> None:
         """Listen no more, and end what is open.
 
         A task that is cancelled with the loop would be reported as an error.
         """
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
         for writer in self._clients.values():
             writer.transport.abort()
         if self._clients:
@@ -70,7 +111,9 @@ class Standby:
         assert task is not None
         self._clients[task] = writer
         try:
-            if len(self._clients) <= CLIENTS_MAX:
+            if len(self._clients) > CLIENTS_MAX:
+                writer.transport.abort()
+            else:
                 async with asyncio.timeout(CONNECT_S):
                     version, limit = await _connected(reader)
                     if version:

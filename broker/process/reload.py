@@ -48,6 +48,14 @@ class HangUps:
         signal.siginterrupt(signal.SIGHUP, False)
         self.look()
 
+    def rest(self) -> None:
+        """Only note the signal from now on. To call once the loop is closed.
+
+        A loop that closes gives each of its signals back its default, which ends the process.
+        """
+        self._act = None
+        signal.signal(signal.SIGHUP, self._note)
+
     def look(self) -> None:
         """Act if the signal has come. To call this lets Python run its signal handlers first."""
         if self._came and self._act is not None:

@@ -82,6 +82,7 @@ def serve(
                     return EXIT_OK
             opened = following.open_broker(config, log, stack, lead)
             status = _run(_serve(opened, hang_ups, read_config, admin_arguments))
+            hang_ups.rest()
         if status != EXIT_DEPOSED:
             return status
         has_led = True
@@ -408,7 +409,7 @@ class Server:
     async def _drain(self) -> int:
         """End in order; return 0 if everything was sent and durable in time."""
         self._status.phase = "draining"
-        notify(STOPPING=1, STATUS="draining")
+        tell_end(self._successor)
         self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
         is_drained = await self._driver.drain(timeout_s, self._successor_address())
@@ -454,6 +455,17 @@ class Server:
             self._driver.count_bug("loop", error)
         else:
             self._log.error("loop", message)
+
+
+def tell_end(successor: str | None) -> None:
+    """Tell systemd that this process ends, or hands over and goes on to follow.
+
+    A process that says that it stops and does not is killed by systemd.
+    """
+    if successor is None:
+        notify(STOPPING=1, STATUS="draining")
+    else:
+        notify(STATUS=f"handing over to {successor}")
 
 
 def history_drain_s(config: Config, lead: Lead | None) -> float:

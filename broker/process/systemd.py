@@ -5,10 +5,12 @@ Must never fail the broker: without NOTIFY_SOCKET, or if nobody reads it, every 
 
 import os
 import socket
+import time
 from typing import Final
 
 # How often a watchdog is fed within its own period; systemd recommends half.
 WATCHDOG_SHARE: Final = 2
+FED_S: Final = 1.0  # and it need not be fed sooner
 
 
 def notify(**variables: str | int) -> bool:
@@ -36,3 +38,18 @@ def watchdog_period_s() -> float | None:
     if not microseconds.isdecimal() or int(microseconds) == 0 or process != str(os.getpid()):
         return None
     return int(microseconds) / 1_000_000 / WATCHDOG_SHARE
+
+
+class Watchdog:
+    """Feeds systemd's watchdog, if there is one; whoever owns this calls it while it lives."""
+
+    def __init__(self) -> None:
+        self._fed_at: float | None = None
+
+    def feed(self) -> None:
+        """Say that this process lives, if that was not said within the last second."""
+        now = time.monotonic()
+        is_due = self._fed_at is None or now - self._fed_at >= FED_S
+        if is_due and watchdog_period_s() is not None:
+            self._fed_at = now
+            notify(WATCHDOG=1)

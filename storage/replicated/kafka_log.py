@@ -57,6 +57,11 @@ class KafkaLog:
         """What is wrong with reading, in a line; "" = nothing is known to be."""
         return self._reader.said
 
+    @property
+    def refusal(self) -> str:
+        """Why nothing is appended for some seconds although it is tried, "" = that is not so."""
+        return self._sender.refusal
+
     def close(self) -> None:
         """End the threads; outcomes that were not taken are unknown. Takes at most 10 s."""
         self._sender.close(CLOSE_S)

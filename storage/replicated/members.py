@@ -61,7 +61,7 @@ class Members:
     def __init__(self, node: str, members: Sequence[str], nonce: bytes) -> None:
         """`members` are the names of all nodes, this one included."""
         self._node: Final = node
-        self._members: Final = tuple(sorted(set(members) | {node}))
+        self._members: Final = tuple(dict.fromkeys((*members, node)))
         self._nonce: Final = nonce
         self._first_word: int | None = None  # its place, None = not read yet
         self._twins: Final[Counter[bytes]] = Counter()  # words of other processes of this name
@@ -69,7 +69,7 @@ class Members:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of all members, sorted."""
+        """Return the names of all members, in the order in which they take over."""
         return self._members
 
     @property
@@ -102,6 +102,11 @@ class Members:
             self._first_word = None
             self.heard.clear()
             self._twins.clear()
+
+    @property
+    def strangers(self) -> list[str]:
+        """Return who says to be a member and is none: the lists of two nodes are not the same."""
+        return sorted(name for name in self.heard if name not in self._members)
 
     def missing(self) -> list[str]:
         """Return the members that said nothing since this node's own first word."""

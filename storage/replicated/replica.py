@@ -114,9 +114,12 @@ class Replica:
         self.place: int = at.place  # of the record that ends `log_end`
         self.members: Final = Members(settings.node, settings.members, nonce)
         self.is_warm: bool = is_warm  # was a leader heard since this process began, or was one?
+        # A loss is accepted once: what comes after it is not what the operator knew of.
+        self._was_warm: bool = is_warm
         # May it have known more than it has now? Until it has heard what a leader has.
         self.is_new: bool = is_new
         self.is_stalled: bool = False  # leads, and does not hear the log
+        self._strangers: set[str] = set()  # of whom was told
         self.foreign: int = 0  # records that are none
         self.passed_over: int = 0  # records that do not count
         self.told: Final[list[Told]] = []
@@ -249,6 +252,13 @@ class Replica:
         self._heard_ms[record.node] = now
         if self.members.has_twin:
             self._say(f"another process says that it is {self.settings.node}: end one of them")
+        if strangers := set(self.members.strangers) - self._strangers:
+            self._strangers |= strangers  # told once: other troubles are told again and again
+            self._say(
+                f"{', '.join(sorted(strangers))} is no member as far as this node knows: "
+                "storage.kafka.members must be the same at each node, and each cluster needs a "
+                "topic of its own"
+            )
 
     def _note_missed(self, record: Record, now: int, index: int) -> None:
         """Note that a record tells of others that this node has not read, those up to `index`."""
@@ -275,6 +285,7 @@ class Replica:
         has_all = record.index <= self.log_end.index and self.members.is_new(place)
         self.is_warm = self.is_warm or (has_all and record.node != self.settings.node)
         self.is_new = self.is_new and not self.is_warm
+        self._was_warm = self._was_warm or self.is_warm
 
     def _count(self, record: Record, data: bytes, place: int, now: int) -> None:
         """Take a record that counts in the log."""
@@ -348,6 +359,8 @@ class Replica:
             self._quiet_since = now  # the leader may have said something that was not read yet
         self._heard_end = now
         self.is_new = self.is_new and not self._is_young  # there was nothing to be known
+        # The log has lost what it had promised while this node did not read it.
+        self.is_warm = self.is_warm and self.log_end.index >= self._follower.applied.index
         self._is_clear = self._has_won and self.log_end == self.end
         self._lead_if_clear(now)
         if self._has_shrunk and self.role == LEADS:
@@ -478,6 +491,7 @@ class Replica:
     def _append_again(self, token: int) -> None:
         """Append again what may be missing in the log, and all behind it."""
         index = self._acks.index_of(token)
+        self._acks.give_up(token)
         if self.role == LEADS and index > self.log_end.index:
             self._writing.send_again(index)
         elif index:
@@ -597,7 +611,7 @@ class Replica:
         # What was read may come from a machine of the log that is cut off, alone with this node.
         if not self._is_free and now - self._acks.proved > HEARD_GAP_MS:
             return False
-        if self.settings.accepts_data_loss:
+        if self.settings.accepts_data_loss and not self._was_warm:
             return True
         if self.is_warm:
             ahead = self.members.have_read_beyond(_reach(self.end))

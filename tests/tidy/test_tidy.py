@@ -85,6 +85,8 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     },
     "WriteOptions": {"storage/local/rocks.py": "the adapter"},
     "except Exception": {
+        "broker/cluster/member.py::Member._fail_stop": "shell boundary: a node of a cluster",
+        "broker/cluster/member.py::Member._sync_base": "shell boundary: a thread of it",
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/backends/json_rows.py::JsonRows.of": "boundary: a row becomes a dead letter",
         "broker/backends/redis/actions.py::RedisActions.fill": "boundary: as in json_rows",
@@ -179,7 +181,6 @@ LARGE_FOLDERS: Final[dict[str, str]] = {
 
 # Modules without a test file of their own, and where their behaviour is tested instead.
 NO_MIRROR: Final[dict[str, str]] = {
-    "broker.process.cluster.following": "needs Kafka; tests/replication/test_failover.py runs it",
     "storage.replicated.log_port": "a protocol; tests/replication and test_kafka_log.py run both",
     "audit.__main__": "three lines; tests/audit/test_command.py runs what they call",
     "audit.clients.part": "a part for audit.run; tests/audit/test_real_clients.py runs it",

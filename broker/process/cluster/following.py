@@ -26,7 +26,7 @@ from broker.observe.structured_log import Log
 from broker.operations import checkpoint
 from broker.operations.control_socket import ControlError, ControlServer, Request
 from broker.process.open import OpenBroker, StartError
-from broker.process.systemd import notify
+from broker.process.systemd import Watchdog, notify
 from session.counters import Counters
 from storage.errors import StorageError
 from storage.local.data_directory import DataDirectory
@@ -75,10 +75,13 @@ async def follow(
 def open_broker(
     config: Config, log: Log, stack: contextlib.ExitStack, lead: Lead | None
 ) -> OpenBroker:
-    """Open a broker; as the leader of a cluster, tell the others meanwhile that it lives."""
+    """Open a broker; as the leader of a cluster, tell the others meanwhile that it lives.
+
+    And systemd, to which this process has been ready since it follows.
+    """
     if lead is None:
         return OpenBroker(config, log, stack)
-    with lead.member.beating(lead.resumed_ms):
+    with lead.member.beating(lead.resumed_ms, Watchdog().feed):
         return OpenBroker(config, log, stack, lead)
 
 
@@ -91,6 +94,7 @@ class Following:
         self._member: Final = member
         self._store: Final = store
         self._status: Final = Status()
+        self._watchdog: Final = Watchdog()
 
     async def run(self) -> Leads | None:
         """Follow until this node leads, or a signal ends it. Raises `StartError`."""
@@ -134,7 +138,9 @@ class Following:
                 await standby.close()
 
     def _note_figures(self, figures: ClusterFigures) -> None:
+        """Take what every tick tells, on the loop: it lives."""
         self._status.cluster = figures
+        self._watchdog.feed()
 
     def _address(self) -> str:
         """Return where clients find the leader, "" = not known."""

@@ -10,6 +10,7 @@ Read next: `storage.replicated.kafka.inbox` (where the outcomes go).
 
 import functools
 import threading
+import time
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -29,6 +30,10 @@ QUEUE_KIB: Final = 64 << 10
 QUEUE_RECORDS: Final = 100_000
 POLL_S: Final = 0.1
 RETRY_S: Final = 1.0
+# How long it takes until an append that has failed is told: it is sent again then, and with it all
+# that was behind it.
+AGAIN_S: Final = 0.25
+FAILING_S: Final = 5.0  # for so long appends fail until an operator is told why
 FAILED: Final = "the producer has failed for good"
 FULL: Final = "the queue to Kafka is full"
 # Of a record that is sent again after its answer got lost, the servers may not know it any more.
@@ -49,6 +54,10 @@ class Sender:
         self._producer: Producer | None = None
         self._number = 0  # of the producer: an old one's outcomes do not count
         self._waiting: set[int] = set()  # tokens
+        self._refused: list[Unknown] = []  # to be told, some time after the first one
+        self._refused_at = 0.0
+        self._failing_since = 0.0  # 0 = the last append that has ended did not fail
+        self._failure = ""  # of the last one that did
         self._is_broken = False
         self._why = FAILED  # it is
         self._said = "not connected"
@@ -63,11 +72,38 @@ class Sender:
         self._thread.start()
 
     def append(self, data: bytes, token: int | None) -> None:
-        """Hand a record to the producer. Never blocks."""
+        """Hand a record to the producer. Never blocks.
+
+        That it could not be is told a while later, or once there is another producer.
+        """
         with self._lock:
             why = self._produce(data, token)
-        if why and token is not None:
-            self._inbox.put([Unknown(token, why)])
+            if why and token is not None:
+                self._refuse(token, why)
+
+    def _refuse(self, token: int, why: str) -> None:
+        """Have it told that an append has failed: not at once, as the next try may fail like it."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        self._failure = why
+        if not self._refused:
+            self._refused_at = now
+        self._refused.append(Unknown(token, why))
+
+    @property
+    def refusal(self) -> str:
+        """Why all appends of the last seconds have failed, "" = they have not."""
+        since = self._failing_since
+        return self._failure if since and time.monotonic() - since > FAILING_S else ""
+
+    def _tell_refused(self) -> None:
+        """Tell of what was refused a while ago."""
+        with self._lock:
+            is_due = time.monotonic() - self._refused_at >= AGAIN_S
+            if not self._refused or not is_due:
+                return
+            refused, self._refused = self._refused, []
+        self._inbox.put(refused)
 
     def _produce(self, data: bytes, token: int | None) -> str:
         """Return why it could not be handed over, "" = it was."""
@@ -97,10 +133,12 @@ class Sender:
             if token is None:
                 return
             self._waiting.discard(token)
+            if error is not None:
+                self._refuse(token, client.text(error))
+                return
+            self._failing_since = 0.0
         place = message.offset()
-        if error is not None:
-            self._inbox.put([Unknown(token, client.text(error))])
-        elif place is None or place < 0:
+        if place is None or place < 0:
             self._inbox.put([Unknown(token, NOWHERE)])
         else:
             self._inbox.put([Acked(token, place)])
@@ -114,6 +152,7 @@ class Sender:
 
     def _run(self) -> None:
         while not self._ending.is_set():
+            self._tell_refused()
             if self._producer is None:
                 self._ending.wait(RETRY_S)
                 self._connect()
@@ -135,6 +174,7 @@ class Sender:
             return
         with self._lock:
             self._producer = producer
+            self._refused_at = 0.0
             self._is_broken = False
             self._why = FAILED
 
@@ -170,7 +210,8 @@ class Sender:
             self._said = why
             lost = sorted(self._waiting)
             self._waiting.clear()
-        self._inbox.put([Unknown(token, why) for token in lost])
+            refused, self._refused = self._refused, []
+        self._inbox.put([*refused, *(Unknown(token, why) for token in lost)])
         if old is not None:
             old.purge()
             try:

@@ -50,6 +50,10 @@ class Acknowledgements:
         """Return the index of a record whose outcome is awaited, 0 = it is not."""
         return self._tokens.get(token, 0)
 
+    def give_up(self, token: int) -> None:
+        """Await an outcome no more: it will never be known."""
+        self._tokens.pop(token, None)
+
     def acknowledged(self, token: int, place: int) -> None:
         """Note that the log keeps whatever is at this place now, and all before it."""
         if token in self._asked:

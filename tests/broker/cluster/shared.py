@@ -35,6 +35,7 @@ class Line:
     def __init__(self, log: Log, place: int) -> None:
         self.is_cut: bool = False  # nothing goes out or comes in
         self.said: str = ""
+        self.refusal: str = ""
         self._log: Final = log
         self._place: int = place
         self._acks: list[Event] = []

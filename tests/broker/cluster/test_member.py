@@ -4,10 +4,17 @@ import asyncio
 
 import pytest
 
+from broker.cluster import member as members
 from broker.cluster.committing import ReplicatedCommitter
-from broker.cluster.member import Member
-from storage.errors import Recoverable
-from storage.replicated.roles.terms import LEADS, Deposed
+from broker.cluster.member import Database, Member
+from storage.api import Batch
+from storage.errors import Recoverable, StorageError, Unrecoverable, WriteStalled
+from storage.local.memory import MemoryStore
+from storage.replicated import anchors, batch_codec
+from storage.replicated.overlay import ReplicatedStore
+from storage.replicated.record import Position
+from storage.replicated.roles.terms import LEADS, Anchor, Deposed
+from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 from tests.broker.cluster.town import FAMILY, NAMES, Town, until
 
@@ -81,6 +88,99 @@ def test_why_a_log_is_not_heard_is_told_once_and_its_end(town: Town) -> None:
             line.wake()
             await until(lambda: not member.unheard)
             assert told == ["cluster_log_silent", "cluster_log_heard"]
+            line.refusal = "not allowed"
+            await until(lambda: member.unheard == "to take anything: not allowed")
+            assert told[2:] == ["cluster_log_silent"]
+
+    asyncio.run(run())
+
+
+class Full(MemoryStore):
+    """A database whose disk is full, or failing."""
+
+    problem: Exception | None = None
+
+    def write(self, batch: Batch) -> None:
+        """Raise, or write."""
+        if self.problem is not None:
+            raise self.problem
+        super().write(batch)
+
+
+def test_without_room_for_anchors_those_of_before_stay() -> None:
+    """A leader refuses new messages then, as a node alone does; it does not end."""
+    store = Full(FAMILIES)
+    database = Database(store, ReplicatedStore(store, lambda batch: 0))
+    first, second = (Anchor(Position(1, each, b"d" * 16), each) for each in (1, 2))
+    database.remember([first])
+    store.problem = Recoverable("No space left on device")
+    database.remember([first, second])
+    with pytest.raises(Recoverable):
+        database.remember([second], is_synced=True)
+    assert anchors.load(store) == [first]
+    store.problem = None
+    database.save_again()
+    assert anchors.load(store) == [first, second] and not database.unsaved
+
+
+def test_whatever_is_raised_when_the_log_is_taken_ends_the_process(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim of another node may be in what was taken and is lost now."""
+
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            name = await town.elect()
+            other = next(each for each in town.members.values() if each is not town.members[name])
+            failed: asyncio.Queue[StorageError] = asyncio.Queue()
+            other.failed = failed.put_nowait
+            monkeypatch.setattr(batch_codec, "encode", lambda operations: b"no batch")
+            town.members[name].store.write([(FAMILY, b"key", b"value")])
+            found = await failed.get()
+            assert str(found).startswith("internal error of this node: BadBatch: ")
+
+    asyncio.run(run())
+
+
+def test_a_watermark_that_cannot_be_written_ends_the_process(town: Town) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            member = town.members[await town.elect()]
+            failed: asyncio.Queue[StorageError] = asyncio.Queue()
+            member.failed = failed.put_nowait
+
+            def fail() -> None:
+                raise Unrecoverable("watermark: Input/output error")
+
+            member._database_synced = fail  # type: ignore[misc]
+            member.store.write([(FAMILY, b"key", b"value")])
+            assert str(await failed.get()) == "watermark: Input/output error"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("limit", ["PENDING_BYTES_MAX", "PENDING_MAX"])
+def test_a_leader_takes_only_so_much_until_the_log_has_it(
+    town: Town, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            name = await town.elect()
+            leader, line = town.members[name], town.line(name)
+            await until(lambda: not leader.store.pending)
+            monkeypatch.setattr(members, limit, 2)
+            line.is_cut = True
+            for key in (b"1", b"2"):
+                leader.store.write([(FAMILY, key, b"x" * (key == b"2"))])
+            with pytest.raises(WriteStalled, match="2 batches wait until the log has them"):
+                leader.store.write([(FAMILY, b"3", b"x")])
+            loop, leader._loop = leader._loop, None
+            leader.store.write([(FAMILY, b"4", b"x")])  # of a recovery
+            leader._loop = loop
+            line.is_cut = False
+            leader.replica._writing.send_again(0)
+            await until(lambda: not leader.store.pending)
+            leader.store.write([(FAMILY, b"3", b"x")])
 
     asyncio.run(run())
 

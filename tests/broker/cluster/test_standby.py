@@ -1,12 +1,16 @@
 """What a client hears from a node that does not lead."""
 
 import asyncio
+import ssl
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from broker.cluster import standby as standby_module
 from broker.cluster.standby import Standby
 from broker.configuration.listener_options import Endpoint
+from broker.network import acceptor
 from broker.network.listeners import ListenError
 from broker.observe.structured_log import Log
 from mqtt.decoder import Decoder
@@ -14,6 +18,7 @@ from mqtt.encoder import encode
 from mqtt.packets import V4, V5, Connack, Connect
 from mqtt.reasons import SERVER_UNAVAILABLE, USE_ANOTHER_SERVER
 from tests.broker.cluster.town import until
+from tests.broker.network.certificates import Authority
 
 
 async def ask(data: bytes, version: int, leader: str) -> Sequence[object]:
@@ -94,5 +99,55 @@ def test_a_client_that_says_nothing_is_gone_when_the_node_leads_or_ends() -> Non
         assert not standby._clients
         assert await reader.read() == b""
         writer.close()
+
+    asyncio.run(run())
+
+
+def test_connections_without_a_handshake_keep_nobody_from_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would keep a file descriptor, which the database and the log need."""
+    monkeypatch.setattr(acceptor, "PENDING_MAX", 2)
+    authority = Authority(tmp_path)
+    endpoint = Endpoint()
+    endpoint.port = 0
+    endpoint.tls_certificate, endpoint.tls_key = map(str, authority.server())
+
+    async def run() -> None:
+        standby = Standby([endpoint], lambda: "bob:1", Log(level="error"))
+        await standby.open()
+        silent = [await asyncio.open_connection("127.0.0.1", standby.port) for _ in range(2)]
+        context = ssl.create_default_context(cafile=str(authority.file))
+        reader, writer = await asyncio.open_connection("127.0.0.1", standby.port, ssl=context)
+        writer.write(encode(Connect("c", V5), V5))
+        (answer,) = Decoder("client", 0, V5).receive(await reader.read())
+        assert isinstance(answer, Connack) and answer.server_reference == "bob:1"
+        assert await silent[0][0].read() == b""
+        await standby.close()
+        for _, each in (*silent, (reader, writer)):
+            each.close()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await run()
+
+    asyncio.run(bounded())
+
+
+def test_whoever_is_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby_module, "CLIENTS_MAX", 1)
+
+    async def run() -> None:
+        endpoint = Endpoint()
+        endpoint.port = 0
+        standby = Standby([endpoint], lambda: "", Log(level="error"))
+        await standby.open()
+        first = await asyncio.open_connection("127.0.0.1", standby.port)
+        await until(lambda: len(standby._clients) == 1)
+        second = await asyncio.open_connection("127.0.0.1", standby.port)
+        assert await second[0].read() == b""
+        await standby.close()
+        for _, each in (first, second):
+            each.close()
 
     asyncio.run(run())

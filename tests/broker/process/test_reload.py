@@ -121,6 +121,29 @@ def test_a_signal_is_acted_on_once_and_before_the_loop_comes_to_it() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_signal_between_two_loops_ends_nothing_and_is_acted_on_in_the_second_one() -> None:
+    """A leader of a cluster that was deposed follows, and leads again later."""
+    acted: list[int] = []
+    before = signal.getsignal(signal.SIGHUP)
+    loop = asyncio.new_event_loop()
+    hang_ups = HangUps()
+    try:
+        hang_ups.start(loop, lambda: acted.append(1))
+        loop.close()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        hang_ups.rest()
+        signal.raise_signal(signal.SIGHUP)
+        hang_ups.look()
+        assert acted == []
+        loop = asyncio.new_event_loop()
+        hang_ups.start(loop, lambda: acted.append(2))
+        assert acted == [2]
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        loop.close()
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_the_log_level_changes(prepare: Prepare, toml: Path) -> None:
     broker = serve(prepare, toml)
     toml.write_text("[log]\nlevel = 'error'\n")

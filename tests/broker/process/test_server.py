@@ -14,6 +14,7 @@ import pytest
 
 from broker import build
 from broker.operations.control_socket import ControlError, ask
+from broker.process.server import tell_end
 from broker.security import password_file, password_hashes
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
@@ -87,6 +88,19 @@ def test_systemd_hears_ready_only_after_recovery_and_stopping_at_the_end(
         while last == b"WATCHDOG=1":
             last = manager.recv(1000)
         assert last.startswith(b"STOPPING=1")
+
+
+def test_systemd_does_not_hear_that_a_node_stops_which_hands_over_and_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.getsockname())
+        tell_end("n2")
+        tell_end(None)
+        assert manager.recv(1000) == b"STATUS=handing over to n2"
+        assert manager.recv(1000) == b"STOPPING=1\nSTATUS=draining"
 
 
 @pytest.mark.parametrize("mode", ["os", "interval:20"])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.systemd import notify, watchdog_period_s
+from broker.process import systemd
+from broker.process.systemd import Watchdog, notify, watchdog_period_s
 
 
 @pytest.fixture
@@ -52,3 +53,20 @@ def test_the_watchdog_is_fed_twice_per_period(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("WATCHDOG_PID")
     monkeypatch.setenv("WATCHDOG_USEC", "soon")
     assert watchdog_period_s() is None
+
+
+def test_a_watchdog_is_fed_not_too_often_and_only_if_there_is_one(
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.getsockname())
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    watchdog = Watchdog()
+    watchdog.feed()
+    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+    monkeypatch.setattr(systemd, "FED_S", 1000.0)
+    watchdog.feed()
+    watchdog.feed()
+    notify(STATUS="that was all")
+    assert manager.recv(1000) == b"WATCHDOG=1"
+    assert manager.recv(1000) == b"STATUS=that was all"

@@ -225,6 +225,9 @@ def test_a_broker_that_hands_over_names_who_serves_from_now_on(configured: str |
     broker.engine.drain(broker.now, "next:1883")
     broker.settle()
     assert five.take() == [Disconnect(0x9C, server_reference="next:1883")]
+    broker.engine.finish(broker.now)
+    settings = broker.engine.settings  # the process may lead again, with the same ones
+    assert (settings.server_reference, settings.server_moved) == (configured, bool(configured))
 
 
 @pytest.mark.parametrize(("moved", "code"), [(False, 0x9C), (True, 0x9D)])

@@ -51,6 +51,19 @@ def test_a_node_that_has_led_is_cold_again_once_the_log_has_lost_records() -> No
     assert bob.replica.role == FOLLOWS
 
 
+def test_a_node_that_has_led_is_cold_if_the_log_lacks_what_it_had_promised_before() -> None:
+    """Nobody has told of that: it was not reading then. Its successor may have more."""
+    bob, chain = Bob(), Chain()
+    claim, word = chain.add(CLAIM, 1), chain.word("bob", NONCE)
+    batch = chain.add(BATCH, 1, row(1))
+    bob.tail.append(1, claim.data)
+    bob.tail.append(2, batch.data)
+    bob.begin(Anchor(chain.end, 2), (Anchor(Position(), 0),), has_led=True)
+    bob.hear(claim, word, CaughtUp(2))
+    bob.wait(6000)
+    assert bob.replica.role == FOLLOWS
+
+
 def written(is_new: bool, node: str = "ann") -> tuple[Bob, Chain]:
     """Return a node that has read a log with a batch in it, and heard no leader."""
     bob, chain = Bob(), Chain()
@@ -136,3 +149,33 @@ def test_a_copy_that_is_told_to_lead_remembers_from_then_on() -> None:
     bob.wait(100)
     assert bob.replica.role == LEADS
     assert not bob.replica.is_new
+
+
+def test_a_loss_is_accepted_at_the_start_and_not_a_month_later() -> None:
+    bob, chain = Bob(), Chain()
+    bob.begin(Anchor(Position(), 0), accepts_data_loss=True)
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat(), CaughtUp(3))
+    more = Chain(Position(1, 9, b"d" * 16), chain.place)  # ann has read what the log has lost since
+    bob.hear(more.word("ann", OTHER))
+    bob.wait(6000)
+    assert bob.replica.role == FOLLOWS
+    assert bob.told(Trouble) == [Trouble("waiting for ann, which has more records than this node")]
+
+
+def test_whoever_has_led_by_an_accepted_loss_accepts_no_other_one() -> None:
+    bob, chain = Bob(), Chain()
+    bob.begin(Anchor(Position(), 0), has_led=True, accepts_data_loss=True)
+    bob.hear(Shrunk(0))
+    bob.hear(chain.add(CLAIM, 1), chain.word("bob", NONCE), CaughtUp(2))
+    bob.wait(6000)
+    assert bob.replica.role == FOLLOWS
+
+
+def test_a_node_that_is_no_member_is_told_once() -> None:
+    """The lists of two nodes are not the same, or two clusters have one topic."""
+    bob, chain = Bob(), Chain()
+    bob.hear(chain.word("bob", NONCE), chain.add(CLAIM, 1), chain.beat())
+    for _ in range(3):
+        bob.hear(chain.word("dan", OTHER, (1, 1)))
+    (trouble,) = bob.told(Trouble)
+    assert "dan is no member as far as this node knows" in trouble.why  # type: ignore[attr-defined]

@@ -57,6 +57,11 @@ def test_the_word_of_an_earlier_process_is_not_the_own_first() -> None:
     assert not found.is_new(4)
 
 
+def test_members_take_over_in_the_order_of_their_list() -> None:
+    found = Members("bob", ("cyd", "bob", "ann"), MINE)
+    assert (found.names, found.rank) == (("cyd", "bob", "ann"), 1)
+
+
 def test_a_log_that_lost_the_first_word_makes_all_that_was_heard_doubtful() -> None:
     found = heard()
     found.take("ann", presence(), 11)

@@ -75,3 +75,11 @@ def test_words_that_nobody_answers_do_not_pile_up() -> None:
     acks.acknowledged(log.tokens[1], 1)
     acks.read(9)
     assert acks.proved == 101
+
+
+def test_an_outcome_that_is_never_known_is_not_awaited_for_ever() -> None:
+    log = Log()
+    acks = Acknowledgements(log, -1)
+    acks.send(3, b"batch")
+    acks.give_up(log.tokens[0])
+    assert acks.index_of(log.tokens[0]) == 0

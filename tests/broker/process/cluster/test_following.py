@@ -1,0 +1,65 @@
+"""What a node that follows says to systemd; `tests/replication/test_failover.py` runs the rest."""
+
+import asyncio
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.observe.structured_log import Log
+from broker.process.cluster import following
+from broker.process.cluster.following import Following
+from tests.broker.cluster.town import Town
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", listening.getsockname())
+        monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        yield listening
+
+
+def test_a_node_that_follows_feeds_the_watchdog(manager: socket.socket) -> None:
+    """It has said that it is ready, so systemd would end it."""
+
+    async def run() -> None:
+        town = Town()
+        async with asyncio.timeout(30):
+            member = town.start("ann")
+            config: Any = SimpleNamespace()
+            member.looked = Following(config, Log(level="error"), member, None)._note_figures  # type: ignore[arg-type]
+            loop = asyncio.get_running_loop()
+            manager.setblocking(False)
+            assert await loop.sock_recv(manager, 1000) == b"WATCHDOG=1"
+        town.close()
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_recovers_feeds_the_watchdog(
+    manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its recovery may take longer than the watchdog waits, and no loop runs meanwhile."""
+    told: list[bytes] = []
+
+    def recover(*_: object) -> Any:
+        told.append(manager.recv(1000))
+
+    monkeypatch.setattr(following, "OpenBroker", recover)
+
+    async def run() -> None:
+        town = Town()
+        lead: Any = SimpleNamespace(member=town.start("ann"), resumed_ms=lambda: 1)
+        lead.member.detach()
+        stack: Any = None
+        following.open_broker(lead, Log(level="error"), stack, lead)
+        town.close()
+
+    asyncio.run(run())
+    assert told == [b"WATCHDOG=1"]
