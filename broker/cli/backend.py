@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import Any, Final
 
+from broker.cli.administration.asking import ask_at
 from broker.cli.backends import backfill, dead_letters, importing, verify
 from broker.cli.command import (
     EXIT_FAILED,
@@ -100,11 +101,11 @@ def _configurations(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def run_backend_status(options: argparse.Namespace) -> int:
     """Print how far the running broker has come with each store."""
-    from broker.operations.control_socket import ControlError, ask
+    from broker.operations.control_socket import ControlError
 
     data_dir = load_config(options).shell.data_dir
     try:
-        backends = json.loads(ask(data_dir, {"do": "backend_status"})["backends"])
+        backends = json.loads(ask_at(data_dir, {"do": "backend_status"})["backends"])
     except ControlError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
     if options.json:
@@ -116,11 +117,11 @@ def run_backend_status(options: argparse.Namespace) -> int:
 
 def run_backend_order(options: argparse.Namespace) -> int:
     """Have the running broker pause or resume a backend."""
-    from broker.operations.control_socket import ControlError, ask
+    from broker.operations.control_socket import ControlError
 
     data_dir = load_config(options).shell.data_dir
     try:
-        ask(data_dir, {"do": options.request, "name": options.name})
+        ask_at(data_dir, {"do": options.request, "name": options.name})
     except ControlError as problem:
         raise CommandError(str(problem)) from None
     print_lines([f"{options.name}: {options.action}d"])

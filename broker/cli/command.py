@@ -166,6 +166,14 @@ def age(text: str) -> int:
     return ms
 
 
+def within_a_day(text: str) -> int:
+    """Return a time with a unit, ms: as long as a running broker may be watched."""
+    ms = age(text)
+    if ms > UNITS_MS["d"]:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 24h at most")
+    return ms
+
+
 def limit(text: str) -> int:
     """Return an argument that limits how much is printed: at least 1."""
     number = whole_number(text)

@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.cli.command import (
     EXIT_OK,
+    EXIT_USAGE,
     PRIVATE,
     CommandError,
     Commands,
@@ -92,6 +93,10 @@ def run_history_timeline(options: argparse.Namespace) -> int:
     from broker.history import queries
     from storage.time import machine_clocks
 
+    if options.client_id is None and options.message is None:
+        raise CommandError(
+            "timeline of what? expected CLIENT_ID, --message ID, or both", EXIT_USAGE
+        )
     with _history_problems():
         lines = queries.timeline(
             load_config(options),

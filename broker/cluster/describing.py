@@ -54,13 +54,19 @@ def status(member: Member) -> Request:
     }
 
 
+def elsewhere(leader: str) -> str:
+    """Return what a node says that does not lead; `leader` "" = nobody does."""
+    if leader:
+        return f"this node does not lead; {leader} does: ask there"
+    return "this node does not lead, nor does another one: see `holdfast cluster status`"
+
+
 def successor(member: Member, request: Request) -> str:
     """Return whom a request names to lead from now on. Raises `ControlError`."""
     node = request.get("node", "")
     replica = member.replica
     if replica.role != LEADS:
-        leader = replica.leader or "nobody"
-        raise ControlError(f"this node does not lead; {leader} does: ask there")
+        raise ControlError(elsewhere(replica.leader))
     if node == member.settings.node:
         raise ControlError(f"{node} leads already")
     if node not in replica.members.names:

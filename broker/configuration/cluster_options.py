@@ -60,6 +60,11 @@ class ClusterOptions:
         if self.advertise is not None and self.advertise.endswith(":0"):
             yield f"{SECTION}.advertise = {self.advertise!r}: expected a port that clients can use"
         yield from self._security_problems()
+        if self.node is not None and not self.is_replicated:
+            yield (
+                f"{SECTION}.node = {self.node!r} needs storage.backend = {KAFKA!r} as well: "
+                "without it nothing leaves this machine"
+            )
 
     def _required_problems(self) -> Iterator[str]:
         for key, expected in _REQUIRED:

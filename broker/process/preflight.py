@@ -21,6 +21,7 @@ DRIVERS: Final = {
     backend_options.DYNAMODB: "boto3",
     backend_options.KAFKA: "confluent_kafka",
 }
+KAFKA: Final = backend_options.KAFKA  # the extra of a cluster, too
 # Those of the process of the HTTP API.
 ADMIN_PACKAGES: Final = ("starlette", "uvicorn", "msgspec", "jinja2")
 BACKEND_FILES: Final = (
@@ -63,7 +64,7 @@ def check_cluster_files(config: Config) -> None:
     cluster, section = config.cluster, cluster_options.SECTION
     driver = DRIVERS[backend_options.KAFKA]
     if find_spec(driver) is None:
-        raise ConfigError(f"{section}: the package {driver} is missing: {_extra('kafka')}")
+        raise ConfigError(f"{section}: the package {driver} is missing: {how_to_install(KAFKA)}")
     _check_readable(section, cluster, CLUSTER_FILES)
 
 
@@ -74,7 +75,7 @@ def admin_problem(config: Config) -> str:
             if find_spec(name) is None:
                 return (
                     f"admin.listen = {config.shell.admin_listen!r}: the package {name} is missing: "
-                    f"{_extra('admin')}"
+                    f"{how_to_install('admin')}"
                 )
     return ""
 
@@ -98,12 +99,12 @@ def _check_backend(backend: Backend) -> None:
     if driver is not None and find_spec(driver) is None:
         raise ConfigError(
             f"{backend.section}.type = {backend.type!r}: the package {driver} is missing: "
-            f"{_extra(backend.type)}"
+            f"{how_to_install(backend.type)}"
         )
     _check_readable(backend.section, backend, BACKEND_FILES)
 
 
-def _extra(name: str) -> str:
+def how_to_install(name: str) -> str:
     """Return how the packages of an extra are installed."""
     return (
         f"pip install '.[{name}]' in a checkout of Holdfast, or 'FILE.whl[{name}]' with its wheel"

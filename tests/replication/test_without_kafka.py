@@ -8,7 +8,7 @@ import pytest
 
 from broker.cli.main import main
 from broker.cluster.describing import STATUS
-from broker.operations.control_socket import ask
+from broker.operations.control_socket import ControlError, ask
 from tests.durability.process import BrokerProcess, free_port, holdfast, http_get
 from tests.durability.rawclient import RawClient
 
@@ -38,6 +38,8 @@ def node(tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_it_answers_while_kafka_is_away_and_ends_when_told(node: BrokerProcess) -> None:
     status = ask(node.data_dir, {"do": STATUS})
     assert (status["role"], status["leader"]) == ("follower", "")
+    with pytest.raises(ControlError, match="nor does another one"):
+        ask(node.data_dir, {"do": "client_list"})
     assert http_get(node.metrics_port, "/readyz")[0] == 503
     RawClient(node.port, "c", version=5).connect(reason=0x88)
     RawClient(node.port, "c", version=4).connect(reason=3)

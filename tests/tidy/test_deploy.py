@@ -92,6 +92,26 @@ def test_the_unit_starts_a_command_of_ours_and_waits_for_it() -> None:
     assert int(service["TimeoutStopSec"]) > drain_s
 
 
+def test_the_example_of_a_cluster_lets_its_nodes_start() -> None:
+    text = (DEPLOY / "cluster" / "compose.yaml").read_text()
+    image = re.findall(r"\b(HOLDFAST__\w+)=(\S+)", (ROOT / "Dockerfile").read_text())
+    said = re.findall(r'^ +(HOLDFAST__\w+): "?([^"\n]+)"?$', text, flags=re.M)
+    node = "HOLDFAST__STORAGE__KAFKA__NODE"
+    shared = {name: value for name, value in said if name != node}
+    assert len(shared) == len([name for name, _ in said if name != node]), "said twice"
+    names = {value for name, value in said if name == node}
+    for name in names:
+        config = load(environment={**dict(image), **shared, node: name})
+        assert config.cluster.is_replicated and set(config.cluster.members) == names
+    servers = (DEPLOY / "cluster" / "haproxy.cfg").read_text()
+    assert set(re.findall(r"^    server (\w+) \1:1883$", servers, flags=re.M)) == names
+    # What is not in the volume is gone with the container.
+    (place,) = set(re.findall(r"KAFKA_LOG_DIRS: (\S+)", text))
+    assert len(re.findall(rf"volumes: \[(kafka\d):{place}\]", text)) == 3
+    assert "command: [cluster, init]" in text
+    build_parser().parse_args(["cluster", "init"])
+
+
 @pytest.mark.parametrize("file", ["prometheus/alerts.yml", "grafana/holdfast.json"])
 def test_alerts_and_dashboard_name_metrics_that_exist(file: str) -> None:
     text = (DEPLOY / file).read_text()

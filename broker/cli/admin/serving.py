@@ -5,7 +5,14 @@ Must stay quick to import, as `broker.cli.main` must.
 
 import argparse
 
-from broker.cli.command import EXIT_OK, CommandError, Commands, add_config_flags, load_config
+from broker.cli.command import (
+    EXIT_OK,
+    EXIT_USAGE,
+    CommandError,
+    Commands,
+    add_config_flags,
+    load_config,
+)
 
 
 def add(commands: Commands) -> None:
@@ -23,7 +30,9 @@ def run_serve(options: argparse.Namespace) -> int:
     """Serve until a signal ends it, or the broker that has started it."""
     config = load_config(options)
     if config.shell.admin_listen is None:
-        raise CommandError("admin.listen is not set: where should it listen?")
+        raise CommandError(
+            "admin.listen is missing: expected host:port such as '127.0.0.1:8080'", EXIT_USAGE
+        )
     from broker.process.preflight import admin_problem
 
     problem = admin_problem(config)

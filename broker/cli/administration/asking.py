@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 from broker.cli.command import EXIT_USAGE, CommandError, load_config
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker.operations.control_socket import Request
 
 
@@ -18,12 +20,31 @@ def ask_broker(options: argparse.Namespace, request: "Request") -> "Request":
 
     Raises `CommandError` with what the broker says against it.
     """
-    from broker.operations.control_socket import ControlError, ask
+    from broker.operations.control_socket import ControlError
 
     try:
-        return ask(load_config(options).shell.data_dir, request)
+        return ask_at(load_config(options).shell.data_dir, request)
     except ControlError as problem:
         raise CommandError(str(problem)) from None
+
+
+def ask_at(data_dir: "str | Path", request: "Request") -> "Request":
+    """Send a request to the broker of a data directory; return its answer.
+
+    Raises `ControlError`; where no broker is, that says which flags name another directory.
+    """
+    from broker.operations.control_socket import Unanswered, ask
+    from storage.local.data_directory import is_in_use
+
+    try:
+        return ask(data_dir, request)
+    except Unanswered:
+        if is_in_use(data_dir):
+            raise
+        raise Unanswered(
+            f"no broker runs on data directory {data_dir}: expected that of a broker on this "
+            "machine, with -c FILE or --data-dir DIR"
+        ) from None
 
 
 def add_confirmation(parser: argparse.ArgumentParser) -> None:

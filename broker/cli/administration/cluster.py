@@ -58,10 +58,10 @@ def add(commands: Commands) -> None:
 
 def run_init(options: argparse.Namespace) -> int:
     """Make the topic, unless it is there, and check it."""
+    cluster = _options(options)  # tells whether the library is there
     from broker.operations import cluster_topic
     from storage.replicated.kafka.topic import TopicError
 
-    cluster = _options(options)
     try:
         with told_if_slow(_waiting(cluster)):
             is_new = cluster_topic.make(cluster)
@@ -73,10 +73,11 @@ def run_init(options: argparse.Namespace) -> int:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check the topic."""
+    cluster = _options(options)  # tells whether the library is there
     from storage.replicated.kafka.topic import TopicError
 
     try:
-        return _check(_options(options))
+        return _check(cluster)
     except TopicError as problem:
         raise CommandError(str(problem)) from None
 

@@ -8,13 +8,10 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.cli.administration.asking import confirm
+from broker.cli.administration.asking import ask_broker, confirm
 from broker.cli.command import EXIT_FAILED, EXIT_OK, CommandError, load_config, print_lines
-
-if TYPE_CHECKING:
-    from broker.operations.control_socket import Request
 
 STATUS = "cluster_status"
 PROMOTE = "cluster_promote"
@@ -23,7 +20,7 @@ SILENT_MS_MAX: Final = 5000  # a node says every second where it is
 
 def run_status(options: argparse.Namespace) -> int:
     """Print where a node is; return 0 if somebody leads and the log is heard, else 1."""
-    status = _ask(options, {"do": STATUS})
+    status = ask_broker(options, {"do": STATUS})
     print_lines(lines(status))
     is_well = status["leader"] and not status["trouble"] and not status["unheard"]
     return EXIT_OK if is_well else EXIT_FAILED
@@ -31,7 +28,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 def run_promote(options: argparse.Namespace) -> int:
     """Have another node lead."""
-    leader = _ask(options, {"do": PROMOTE, "node": options.node})["leader"]
+    leader = ask_broker(options, {"do": PROMOTE, "node": options.node})["leader"]
     print_lines(
         [f"{leader} is to lead as soon as this node has committed everything; see cluster status"]
     )
@@ -57,25 +54,6 @@ def run_renew(options: argparse.Namespace) -> int:
         ]
     )
     return EXIT_OK
-
-
-def _ask(options: argparse.Namespace, request: "Request") -> "Request":
-    """Return the answer of the node. Raises `CommandError`."""
-    from broker.operations.control_socket import ControlError, Unanswered, ask
-    from storage.local.data_directory import is_in_use
-
-    data_dir = load_config(options).shell.data_dir
-    try:
-        return ask(data_dir, request)
-    except Unanswered as problem:
-        if is_in_use(data_dir):
-            raise CommandError(str(problem)) from None
-        raise CommandError(
-            f"no broker runs on data directory {data_dir}: expected that of a node on this "
-            "machine, with -c FILE or --data-dir DIR"
-        ) from None
-    except ControlError as problem:
-        raise CommandError(str(problem)) from None
 
 
 def lines(status: Mapping[str, str]) -> Iterator[str]:

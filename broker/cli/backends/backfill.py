@@ -6,6 +6,7 @@ Asks the running broker, which does it. Read next: `broker.process.desks.filling
 import argparse
 from typing import Final
 
+from broker.cli.administration.asking import ask_at
 from broker.cli.command import (
     EXIT_OK,
     EXIT_USAGE,
@@ -38,7 +39,7 @@ def add(actions: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Have the running broker begin a backfill, or end it."""
-    from broker.operations.control_socket import ControlError, ask
+    from broker.operations.control_socket import ControlError
 
     parts = [part for part in PARTS if getattr(options, part)]
     if options.stop and parts:
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     request = "backend_backfill_stop" if options.stop else "backend_backfill"
     data_dir = load_config(options).shell.data_dir
     try:
-        ask(data_dir, {"do": request, "name": options.name, "parts": ",".join(parts)})
+        ask_at(data_dir, {"do": request, "name": options.name, "parts": ",".join(parts)})
     except ControlError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
     if options.stop:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from broker.cli.administration.asking import ask_at
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -110,12 +111,12 @@ def _ask(
     count: int,
     numbers: list[int] | None = None,
 ) -> dict[str, Any]:
-    from broker.operations.control_socket import ControlError, ask
+    from broker.operations.control_socket import ControlError
 
     told = {"do": request, "name": name, "after": str(after)}
     told |= {"limit": str(min(count, REQUEST_LETTERS)), "ids": ",".join(map(str, numbers or ()))}
     try:
-        answer = json.loads(ask(data_dir, told)["answer"])
+        answer = json.loads(ask_at(data_dir, told)["answer"])
     except ControlError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
     assert isinstance(answer, dict)

@@ -26,7 +26,8 @@ def run_import(options: argparse.Namespace) -> int:
         with open(options.file, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as problem:
-        raise CommandError(f"{options.file}: {problem}", EXIT_USAGE) from None
+        why = getattr(problem, "strerror", None) or problem
+        raise CommandError(f"{options.file}: {why}", EXIT_USAGE) from None
     imported = Imported(text)
     print_lines(imported.lines())
     if not imported.unknown and not imported.skipped:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.cli.administration.asking import ask_at
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -147,11 +148,11 @@ class _Broker:
     def ask(self, what: str, **request: str) -> dict[str, Any]:
         """Return the answer to one request."""
         from broker.operations.backend_verify import CannotCompare
-        from broker.operations.control_socket import ControlError, ask
+        from broker.operations.control_socket import ControlError
 
         began = time.monotonic()
         try:
-            answer = ask(
+            answer = ask_at(
                 self._data_dir, {"do": f"backend_compare_{what}", "name": self._name, **request}
             )
         except ControlError as problem:

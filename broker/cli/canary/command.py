@@ -150,9 +150,12 @@ def _server(options: argparse.Namespace) -> "Server":
 
 
 def _fly(flight: "Flight", options: argparse.Namespace, clock: "Callable[[], float]") -> None:
-    told_at = clock()
+    began = told_at = clock()
     while options.count is None or flight.rounds < options.count:
         flight.turn(publishes=True)
+        is_vain = not flight.books.sums.connections and clock() - began > options.timeout
+        if options.count is not None and is_vain:
+            return  # nobody is there to end it by hand
         if clock() - told_at >= TEXTFILE_S:
             told_at = clock()
             _tell(flight, options)

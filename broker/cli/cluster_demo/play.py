@@ -29,6 +29,7 @@ from broker.cli.demo import (
     subscribe,
 )
 from broker.cli.demo_client import Client, ClientError
+from broker.process.preflight import how_to_install
 
 if TYPE_CHECKING:
     from broker.configuration.cluster_options import ClusterOptions
@@ -39,7 +40,7 @@ CLIENT_S: Final = 60.0  # a Kafka broker may be slow in the beginning
 def play(servers: str | None, directory: str | None) -> int:
     """Play the show on stdout; return 0 when everything acknowledged was kept, else 1."""
     if find_spec("confluent_kafka") is None:
-        raise DemoError("a cluster needs the extra 'kafka': pip install 'holdfast-mqtt[kafka]'")
+        raise DemoError(f"a cluster needs the extra 'kafka': {how_to_install('kafka')}")
     began = time.monotonic()
     if servers is None:
         found = kafka.find(directory, os.environ)

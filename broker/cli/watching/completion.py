@@ -30,8 +30,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError:
+        from broker.process.preflight import how_to_install
+
         raise CommandError(
-            "needs the extra 'completion': pip install 'holdfast-mqtt[completion]'"
+            f"needs the extra 'completion': {how_to_install('completion')}"
         ) from None
 
     parser = options.build()

@@ -7,7 +7,7 @@ import argparse
 from typing import Final
 
 from broker.cli.administration.asking import ask_broker
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, age, print_lines
+from broker.cli.command import EXIT_OK, Commands, add_config_flags, print_lines, within_a_day
 
 LEVELS: Final = ("debug", "info", "warning", "error")  # of `broker.observe.structured_log`
 
@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
     level.add_argument(
         "--for",
         dest="for_ms",
-        type=age,
+        type=within_a_day,
         default=0,
         metavar="TIME",
         help="how long: 10m (until a restart, SIGHUP or `config reload`)",

@@ -16,12 +16,12 @@ from broker.cli.command import (
     Commands,
     add_config_flags,
     add_list_options,
-    age,
     client_id,
     print_lines,
     print_list,
     topic_filter,
     whole_number,
+    within_a_day,
 )
 from broker.operations.looking.listing import Listing
 
@@ -54,7 +54,12 @@ def add(commands: Commands) -> None:
         parser = actions.add_parser(kind, help=text)
         parser.add_argument("value", type=type_of, metavar=argument)
         parser.add_argument(
-            "--for", dest="for_ms", type=age, default=FOR_MS, metavar="TIME", help="how long (10m)"
+            "--for",
+            dest="for_ms",
+            type=within_a_day,
+            default=FOR_MS,
+            metavar="TIME",
+            help="how long (10m)",
         )
         parser.add_argument(
             "--payload", action="store_true", help=f"print up to {PAYLOAD_BYTES} bytes of payloads"

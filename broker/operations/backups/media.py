@@ -208,7 +208,7 @@ class Reading:
         self._members: dict[str, tarfile.TarInfo] = {}
         try:
             if not path.is_dir():
-                self._tar = stack.enter_context(tarfile.open(path, "r:*"))
+                self._tar = stack.enter_context(_archive(path))
                 self._members = {each.name: each for each in self._tar if each.isreg()}
             self.contents: Final[Contents] = contents.decode(self._last())
         except BackupError as problem:
@@ -257,6 +257,15 @@ class Reading:
         for name in self.contents.files:
             for _ in self.pieces(name):
                 pass
+
+
+def _archive(path: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(path, "r:*")
+    except tarfile.ReadError:  # which says why in a line for each kind of archive
+        raise BackupError(
+            "not a tar archive, or a damaged one: expected what `holdfast db backup` has made"
+        ) from None
 
 
 def _words(problem: Exception) -> str:

@@ -174,8 +174,7 @@ class Following:
                 milliseconds=int(done["milliseconds"]),
             )
             return done
-        leader = self._member.replica.leader or "nobody"
-        raise ControlError(f"this node follows; {leader} leads: ask there")
+        raise ControlError(describing.elsewhere(self._member.replica.leader))
 
     def _open_metrics(self, stack: contextlib.ExitStack) -> None:
         shell = self._config.shell

@@ -52,6 +52,11 @@ def test_what_a_witness_knows_must_be_there(run: Run, history: Path, tmp_path: P
     assert last.endswith("5 events, all chained: 1 problems")
 
 
+def test_a_timeline_of_nothing_was_asked_for_in_a_wrong_way(run: Run) -> None:
+    said = "holdfast: timeline of what? expected CLIENT_ID, --message ID, or both"
+    assert complaint(run("history", "timeline"), 2) == said
+
+
 def test_a_directory_that_is_none_cannot_be_verified(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("file", "missing"):

@@ -50,6 +50,11 @@ def test_whom_a_leader_hands_over_to(town: Town) -> None:
     asyncio.run(run())
 
 
+def test_where_nobody_leads_nobody_is_named() -> None:
+    assert "ann does: ask there" in describing.elsewhere("ann")
+    assert "nor does another one: see `holdfast cluster status`" in describing.elsewhere("")
+
+
 def test_a_node_that_is_gone_is_not_handed_over_to(town: Town) -> None:
     async def run() -> None:
         name = await town.elect()

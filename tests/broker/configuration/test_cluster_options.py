@@ -74,6 +74,10 @@ def test_it_comes_from_the_file_and_from_the_environment(write) -> None:  # type
             '[storage.kafka]\nnode = "n3"\nmembers = ["n1", "n2"]',
             ["storage.kafka.node = 'n3': expected one of storage.kafka.members, n1, n2"],
         ),
+        (
+            '[storage.kafka]\nnode = "n1"\nmembers = ["n1", "n2"]',
+            ["storage.kafka.node = 'n1' needs storage.backend = 'kafka'"],
+        ),
         ('[storage.kafka]\nmembers = ["n1", "n1"]', ["storage.kafka.members: 'n1' is there twice"]),
         (
             f"[storage.kafka]\nmembers = {[f'n{n}' for n in range(MEMBERS_MAX + 1)]}",

@@ -470,7 +470,7 @@ def test_what_waits_is_not_called_missing_and_what_cannot_be_compared_is_said(
     broker = prepare()
     feed(broker, redis_server, all_rules())
     code, out, err = command(broker, "verify", "cache")
-    assert (code, out) == (2, "") and "cannot ask the broker" in err
+    assert (code, out) == (2, "") and "no broker runs on data directory" in err
     broker.start()
     shore = populate(broker)
     settle(broker)

@@ -1,12 +1,15 @@
 """Questions before a command changes something: who may answer, and what is a yes."""
 
 import argparse
+import contextlib
 import io
+from pathlib import Path
 
 import pytest
 
 from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
 from broker.cli.command import EXIT_USAGE, CommandError
+from storage.local.data_directory import DataDirectory
 
 
 class Terminal(io.StringIO):
@@ -45,7 +48,12 @@ def test_without_a_terminal_nobody_is_asked() -> None:
     assert caught.value.exit_code == EXIT_USAGE
 
 
-def test_a_broker_that_does_not_run_is_said(tmp_path: object) -> None:
+def test_a_broker_that_does_not_run_is_told_from_one_that_starts(tmp_path: Path) -> None:
     options = argparse.Namespace(config=None, data_dir=str(tmp_path))
-    with pytest.raises(CommandError, match="cannot ask the broker"):
+    with pytest.raises(CommandError, match=r"no broker runs on data directory .* --data-dir DIR"):
+        ask_broker(options, {"do": "client_list"})
+    with (
+        contextlib.closing(DataDirectory(tmp_path)),
+        pytest.raises(CommandError, match="it may be starting or ending"),
+    ):
         ask_broker(options, {"do": "client_list"})

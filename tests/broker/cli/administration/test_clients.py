@@ -47,6 +47,6 @@ def test_clients_are_listed_shown_and_kicked(run: Run, start: Callable[..., Brok
     assert left is not None
     assert (left.reason_code, left.reason_string) == (reasons.ADMINISTRATIVE_ACTION, "too loud")
     assert "'boat-17' is connected" in complaint(ask("kick", "boat-17", "--yes"), 1)
-    assert "cannot ask the broker" in complaint(
+    assert "no broker runs on data directory" in complaint(
         run("client", "list", "--data-dir", str(broker.data_dir / "absent")), 1
     )

@@ -1,10 +1,12 @@
 """`holdfast cluster` answers what the topic is like, and each failure in a line."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.cli.main import main
+from tests.broker.cli.commands import ROOT, Run, complaint
 from tests.stand_in import replace_in
 
 cluster_topic: Any = pytest.importorskip("broker.operations.cluster_topic")
@@ -90,3 +92,17 @@ def test_without_servers_nothing_is_asked(
     monkeypatch.delenv("HOLDFAST__STORAGE__KAFKA__SERVERS", raising=False)
     told = "holdfast: storage.kafka.servers is missing: expected host:port of the Kafka brokers"
     assert answers(capsys, action) == (2, [], [told])
+
+
+@pytest.mark.full  # starts a process
+@pytest.mark.parametrize("action", ["init", "check"])
+def test_without_the_extra_it_is_said_how_to_get_it(run: Run, tmp_path: Path, action: str) -> None:
+    # As if it was not installed: `find_spec` finds nothing, and nobody can import it.
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['confluent_kafka'] = None")
+    said = run(
+        "cluster",
+        action,
+        PYTHONPATH=f"{tmp_path}:{ROOT}",
+        HOLDFAST__STORAGE__KAFKA__SERVERS="127.0.0.1:1",
+    )
+    assert "the package confluent_kafka is missing: pip install '.[kafka]'" in complaint(said, 2)

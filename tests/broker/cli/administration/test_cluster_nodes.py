@@ -103,7 +103,7 @@ def test_without_a_broker_it_says_where_it_looked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     assert main(["cluster", *words, "--data-dir", str(tmp_path)]) == 1
-    told = f"holdfast: no broker runs on data directory {tmp_path}: expected that of a node on "
+    told = f"holdfast: no broker runs on data directory {tmp_path}: expected that of a broker on "
     assert capsys.readouterr().err.startswith(told)
 
 

@@ -23,6 +23,6 @@ def test_progress_is_one_line() -> None:
 @pytest.mark.full
 def test_what_cannot_be_asked_is_one_line(run: Run, tmp_path: Path) -> None:
     result = run("backend", "backfill", "cache", "--data-dir", str(tmp_path / "absent"))
-    assert "cannot ask the broker" in complaint(result, 2)
+    assert "no broker runs on data directory" in complaint(result, 2)
     result = run("backend", "backfill", "cache", "--stop", "--retained")
     assert "--stop ends all of a backfill" in complaint(result, 2)

@@ -68,6 +68,11 @@ def test_nobody_there_is_status_1(run: Run) -> None:
     assert "0 connections" in out
 
 
+def test_with_a_count_nobody_has_to_end_it_where_nobody_is(run: Run) -> None:
+    done = run("canary", f"mqtt://127.0.0.1:{free_port()}", "--count", "1", "--timeout", "0.1")
+    assert (done.returncode, "0 connections" in done.stdout) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -137,4 +137,4 @@ def test_other_shells_are_refused(run: Run) -> None:
 def test_without_the_extra_it_is_said_how_to_get_it(run: Run, tmp_path: Path) -> None:
     (tmp_path / "shtab.py").write_text("raise ImportError")
     said = run("completion", "bash", PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert "pip install 'holdfast-mqtt[completion]'" in complaint(said, 1)
+    assert "pip install '.[completion]' in a checkout" in complaint(said, 1)

@@ -129,7 +129,7 @@ def test_a_broker_that_ends_is_said_and_one_that_comes_back_is_shown(
     shown = terminal(broker)
     shown.until(lambda text: "ready" in text)
     broker.kill()
-    shown.until(lambda text: "NO ANSWER: cannot ask the broker" in text)
+    shown.until(lambda text: "NO ANSWER: no broker runs" in text)
     broker.start()
     shown.until(lambda text: "NO ANSWER" not in text)
     shown.process.send_signal(signal.SIGINT)  # Ctrl-C
@@ -155,4 +155,4 @@ def test_without_a_terminal_it_is_printed_once(
         assert done.stdout.startswith("holdfast 0.1.0   ready   up ")
         assert "\ndisk     " in done.stdout and "\x1b" not in done.stdout
     nowhere = str(broker.data_dir / "absent")
-    assert "cannot ask the broker" in complaint(run("top", "--data-dir", nowhere), 1)
+    assert "no broker runs on data directory" in complaint(run("top", "--data-dir", nowhere), 1)

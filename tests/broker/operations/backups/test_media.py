@@ -148,5 +148,6 @@ def test_what_is_no_backup_is_said(tmp_path: Path) -> None:
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(member)
     for place in (tmp_path / "absent", tmp_path / "empty", tmp_path / "text.tar", other, link):
-        with pytest.raises(BackupError, match=str(place)):
+        with pytest.raises(BackupError, match=str(place)) as caught:
             check(place)
+        assert len(str(caught.value).splitlines()) == 1
