@@ -365,7 +365,10 @@ def run_views(options: argparse.Namespace) -> int:
     """Print the views of the tables that are there."""
     from audit.analytics import views
 
-    print(views.sql(options.out, options.dialect), end="")
+    statements = views.sql(options.out, options.dialect)
+    if not statements:
+        raise AuditError(f"{options.out}: no tables in it: expected the --out of `audit run`")
+    print(statements, end="")
     return 0
 
 

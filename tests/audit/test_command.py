@@ -348,8 +348,9 @@ def test_diff_and_views_say_what_they_find(
     assert capsys.readouterr().out.endswith("2 differ\n")
     assert call("diff", str(tmp_path), str(tmp_path)) == 1
     assert "no verdict.json" in capsys.readouterr().err
-    assert call("views", "--out", str(tmp_path)) == 0
-    assert capsys.readouterr().out == ""
+    assert call("views", "--out", str(tmp_path)) == 1
+    told = f"holdfast audit: {tmp_path}: no tables in it: expected the --out of `audit run`\n"
+    assert capsys.readouterr().err == told
     assert call("views", "--out", "s3a://b/o", "--dialect", "spark") == 0
     assert "CREATE OR REPLACE TEMPORARY VIEW audit_sessions" in capsys.readouterr().out
 
@@ -363,7 +364,7 @@ def test_what_needs_no_spark_starts_without_it(tmp_path: Path, history) -> None:
         "for name in ('pyspark', 'jinja2'): sys.modules[name] = None\n"
         "from audit.command import main\n"
         f"sys.exit(main(['explain', '--history', {str(tmp_path)!r}, '--message', '5'])"
-        " or main(['views', '--out', 'x']))"
+        " or main(['views', '--out', 's3a://b/x']))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
