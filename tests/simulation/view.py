@@ -199,8 +199,8 @@ class SessionView:
         option.qos = granted
         for other in item.options[: item.options.index(option)]:
             other.to_step = min(other.to_step, step)
-        if len(item.options) > 8:
-            del item.options[:4]
+        if len(item.options) > 64:  # a client may ask often before it is answered
+            del item.options[:32]
         if not item.held_since:
             item.held_since = step
 
