@@ -181,6 +181,7 @@ class Member:
         self._leader: str = ""  # who was told to lead last
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_paused: bool = False  # is the log not read from, until the database goes on?
         self._waiting: list[Committed] = []  # committed, and not in the database yet
         self._synced: int = 0
         self._failure: StorageError | None = None  # of a thread; the process ends with it
@@ -220,6 +221,7 @@ class Member:
         """Run on this loop from now on."""
         self._loop = loop
         loop.add_reader(self._shared.fileno(), self._pump)
+        self._is_paused = False
         self._tick()
 
     def detach(self) -> None:
@@ -289,7 +291,12 @@ class Member:
         return index
 
     def _pump(self) -> None:
-        """Take what the log has to say."""
+        """Take what the log has to say, unless the database is behind already."""
+        if self.replica.is_refused:
+            assert self._loop is not None
+            self._loop.remove_reader(self._shared.fileno())  # until a tick finds it ready
+            self._is_paused = True
+            return
         with self._fail_stop():
             self.replica.events(self._shared.take(), machine_clocks.boottime_ms())
             self._tell()
@@ -323,6 +330,9 @@ class Member:
                 raise self._failure
             self._database.save_again()
             self.replica.timeout(now)
+            if self._is_paused and not self.replica.is_refused:
+                self._is_paused = False
+                self._loop.add_reader(self._shared.fileno(), self._pump)
             if self.replica.role == LEADS and self.broker_ms is not None:
                 self.replica.beat(self.broker_ms(), now)
             self.replica.synced(self._synced)
@@ -385,7 +395,7 @@ class Member:
     def _note(self, why: str) -> None:
         self.trouble = why
         if not why:
-            self._log.info("cluster_trouble_ended", "the log is heard again")
+            self._log.info("cluster_trouble_ended", "what was told last is over")
         elif self.replica.role == BROKEN:
             self.failed(StorageError(f"this node is broken: {why}"))
         else:

@@ -78,6 +78,7 @@ from storage.replicated.roles.terms import (
 
 BEAT: Final = struct.Struct(">Q")
 RESIGNED: Final = b"R"  # behind the time: the leader resigns, in favour of the name that follows
+REFUSED: Final = "the database takes nothing"
 # The log counts as heard without a break while it is read to its end at least so often.
 HEARD_GAP_MS: Final = 1000
 RANK_MS: Final = 500  # a node later in the list of members waits so much longer before it claims
@@ -163,6 +164,7 @@ class Replica:
         self._beat_due: int = now
         self._presence_due: int = now
         self._trim_due: int = now + self.settings.trim_ms
+        self._refused_since: int = now  # the database has taken all until then
         self._trouble: str = ""
 
     @property
@@ -524,6 +526,7 @@ class Replica:
         if now >= self._presence_due:
             self._presence_due = now + self._presence_ms(now)
             self._tell_presence(now)
+        self._apply_again(now)
         self._lead_if_clear(now)
         if self.role == LEADS:
             self._lead(now)
@@ -532,6 +535,23 @@ class Replica:
         self._restore(now)
         if self.role != BROKEN and self._may_claim(now):
             self._claim(now)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the database did not take the next batch: nothing more should be read."""
+        return self._follower.refusal is not None
+
+    def _apply_again(self, now: int) -> None:
+        """Try what the database has refused once more; tell why if that goes on."""
+        if self.is_refused:
+            self._follower.apply_kept()
+        refusal = self._follower.refusal
+        if refusal is None:
+            self._refused_since = now
+            if self._trouble.startswith(REFUSED):
+                self._say("")
+        elif now - self._refused_since > self.settings.lease_ms:
+            self._say(f"{REFUSED}: {refusal}")
 
     def _presence_ms(self, now: int) -> int:
         """Return when the next word is due: sooner if it may have to prove a claim right."""

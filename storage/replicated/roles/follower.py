@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from storage.errors import WriteStalled
 from storage.replicated import batch_codec
 from storage.replicated.batch_codec import Operation
 from storage.replicated.record import BATCH, Position, Record, after, counts, decode
@@ -38,6 +39,7 @@ class Following:
         # What counts and may not be applied before the log keeps it and the own tail has it synced.
         self.unapplied: deque[tuple[list[Operation], Position, int]] = deque()
         known = [each for each in anchors if each.position.index <= at.position.index]
+        self.refusal: WriteStalled | None = None  # why the database did not take the next batch
         self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
         self._doubted: Final[deque[Anchor]] = deque(maxlen=ANCHORS_MAX)  # see `keep_oldest_anchor`
         self._settings: Final = settings
@@ -69,6 +71,7 @@ class Following:
         """Go back to what the database has; what was read behind it may not be in the log."""
         self.end = self.applied
         self.unapplied.clear()
+        self.refusal = None
         self.parts.clear()
         self.kept = self.applied.index
         self._said_kept = None
@@ -122,13 +125,21 @@ class Following:
             self._said_kept = position
 
     def apply_kept(self) -> None:
-        """Apply what the log keeps and the own tail has synced."""
+        """Apply what the log keeps and the own tail has synced, as far as the database takes it.
+
+        It stalls when it is slower than the log, as after a long absence.
+        """
+        self.refusal = None
         while self.unapplied:
             operations, position, place = self.unapplied[0]
             is_kept = place <= self._acks.promised or position.index <= self.kept
             if not is_kept or position.index > self.tail_synced:
                 return
-            self._database.apply(operations, position, place)
+            try:
+                self._database.apply(operations, position, place)
+            except WriteStalled as refusal:
+                self.refusal = refusal
+                return
             self.unapplied.popleft()
             self.note_applied(position, place)
 

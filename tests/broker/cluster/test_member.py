@@ -142,6 +142,28 @@ def test_whatever_is_raised_when_the_log_is_taken_ends_the_process(
     asyncio.run(run())
 
 
+def test_a_follower_whose_database_stalls_reads_no_more_until_it_goes_on(town: Town) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            stores = {name: Full(FAMILIES) for name in NAMES}
+            town.stores.update(stores)
+            leader = town.members[name := await town.elect()]
+            other = next(each for each in NAMES if each != name)
+            store, follower, line = stores[other], town.members[other], town.line(other)
+            store.problem = WriteStalled("Write stall")
+            leader.store.write([(FAMILY, b"1", b"x")])
+            await until(lambda: follower._is_paused)
+            assert follower.replica.is_refused
+            read = line._place
+            leader.store.write([(FAMILY, b"2", b"x")])
+            await until(lambda: not leader.store.pending)
+            assert line._place == read
+            store.problem = None
+            await until(lambda: store.get(FAMILY, b"2") == b"x")
+
+    asyncio.run(run())
+
+
 def test_a_watermark_that_cannot_be_written_ends_the_process(town: Town) -> None:
     async def run() -> None:
         async with asyncio.timeout(30):

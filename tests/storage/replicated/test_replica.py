@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.errors import Recoverable
+from storage.errors import Recoverable, WriteStalled
 from storage.replicated.log_port import Acked, CaughtUp, Missing, Read, Shrunk, Unknown
 from storage.replicated.members import Presence
 from storage.replicated.record import (
@@ -461,3 +461,28 @@ def test_a_node_that_lacks_records_for_its_claim_says_so() -> None:
     bob.wait(4000)
     assert bob.replica.role == FOLLOWS
     assert any("start the other nodes" in each.why for each in bob.told(Trouble))  # type: ignore[attr-defined]
+
+
+def test_a_follower_whose_database_stalls_tries_again_and_loses_nothing() -> None:
+    """After a long absence it reads faster than a database takes what it reads."""
+    bob, chain = Bob(), Chain()
+    stall = WriteStalled("write failed: Write stall")
+    take = bob.disk.apply
+
+    def refuse(*_: object) -> None:
+        raise stall
+
+    bob.disk.apply = refuse  # type: ignore[method-assign]
+    bob.hear(chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), chain.add(BATCH, 1, row(2)))
+    bob.hear(chain.beat(), CaughtUp(4))
+    assert bob.replica.is_refused
+    bob.replica.timeout(bob.now)
+    bob.replica.timeout(bob.now + 4000)
+    assert bob.told(Trouble) == [Trouble(f"the database takes nothing: {stall}")]
+    assert not bob.has(1)
+    bob.disk.apply = take  # type: ignore[method-assign]
+    bob.replica.timeout(bob.now + 4100)
+    assert not bob.replica.is_refused
+    assert bob.told(Trouble) == [Trouble("")]
+    assert bob.has(1) and bob.has(2)
+    assert bob.disk.where().position == chain.end
