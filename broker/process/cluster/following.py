@@ -28,8 +28,9 @@ from broker.operations.control_socket import ControlError, ControlServer, Reques
 from broker.process.open import OpenBroker, StartError
 from broker.process.systemd import Watchdog, notify
 from session.counters import Counters
-from storage.errors import StorageError
+from storage.errors import Recoverable, StorageError
 from storage.local.data_directory import DataDirectory
+from storage.local.disk_space import Space
 from storage.local.opening import OpenDatabase, open_database
 from storage.local.rocks import RocksStore
 from storage.replicated.roles.terms import Leads, Settings
@@ -49,9 +50,7 @@ async def follow(
     """
     try:
         directory = stack.enter_context(closing(DataDirectory(config.shell.data_dir)))
-        opened = open_database(
-            directory, families=FAMILIES, accept_data_loss=config.shell.accept_data_loss
-        )
+        opened = _open_database(config, directory)
         stack.enter_context(closing(opened.store))
         stack.enter_context(closing(opened.watermark))
         for note in opened.notes:
@@ -70,6 +69,17 @@ async def follow(
     alive_at_ms = now - leads.silent_ms
     alive = alive_ms(leads, opened.store)
     return Lead(member, directory, opened, alive, alive_at_ms, leads.is_timed)
+
+
+def _open_database(config: Config, directory: DataDirectory) -> OpenDatabase:
+    """Open the database; delete the ballast, which a leader has made, if there is no room."""
+    accepts = config.shell.accept_data_loss
+    try:
+        return open_database(directory, families=FAMILIES, accept_data_loss=accepts)
+    except Recoverable:
+        if not Space(directory.ballast, ballast_bytes=0).release_ballast():
+            raise
+        return open_database(directory, families=FAMILIES, accept_data_loss=accepts)
 
 
 def open_broker(

@@ -11,6 +11,7 @@ import pytest
 from broker.observe.structured_log import Log
 from broker.process.cluster import following
 from broker.process.cluster.following import Following
+from storage.errors import Recoverable
 from tests.broker.cluster.town import Town
 
 
@@ -23,6 +24,29 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("WATCHDOG_USEC", "30000000")
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
         yield listening
+
+
+def test_without_room_for_the_database_the_ballast_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory: Any = SimpleNamespace(ballast=tmp_path / "ballast")
+    config: Any = SimpleNamespace(shell=SimpleNamespace(accept_data_loss=False))
+    directory.ballast.write_bytes(b"x")
+
+    def found(*_: object, **__: object) -> str:
+        if directory.ballast.exists():
+            raise Recoverable("No space left on device")
+        return "open"
+
+    monkeypatch.setattr(following, "open_database", found)
+    assert following._open_database(config, directory) == "open"
+
+    def full(*_: object, **__: object) -> str:
+        raise Recoverable("No space left on device")
+
+    monkeypatch.setattr(following, "open_database", full)
+    with pytest.raises(Recoverable):
+        following._open_database(config, directory)
 
 
 def test_a_node_that_follows_feeds_the_watchdog(manager: socket.socket) -> None:
