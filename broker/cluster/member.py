@@ -184,6 +184,7 @@ class Member:
         self._is_paused: bool = False  # is the log not read from, until the database goes on?
         self._waiting: list[Committed] = []  # committed, and not in the database yet
         self._synced: int = 0
+        self._deposition: Deposed | None = None  # perhaps before there was a broker to be told
         self._failure: StorageError | None = None  # of a thread; the process ends with it
         # What each other member said last, and when this node first had it.
         self._words: Final[dict[str, tuple[Presence, int]]] = {}
@@ -222,6 +223,8 @@ class Member:
         self._loop = loop
         loop.add_reader(self._shared.fileno(), self._pump)
         self._is_paused = False
+        if self._deposition is not None:
+            loop.call_soon(self.deposed, self._deposition)
         self._tick()
 
     def detach(self) -> None:
@@ -310,9 +313,16 @@ class Member:
         try:
             yield
         except StorageError as error:
-            self.failed(error)
+            self._fail(error)
         except Exception as error:  # shell boundary
-            self.failed(self._bug(error))
+            self._fail(self._bug(error))
+
+    def _fail(self, error: StorageError) -> None:
+        """Take nothing more from the log; tell now and with every tick, until somebody ends."""
+        self._failure = error
+        if self._loop is not None:
+            self._loop.remove_reader(self._shared.fileno())
+        self.failed(error)
 
     def _bug(self, error: Exception) -> StorageError:
         """Log a bug; return what ends the process."""
@@ -382,6 +392,7 @@ class Member:
                     self.led(each)
                 case Deposed():
                     self._log.warning("cluster_deposed", f"{each.leader} leads now")
+                    self._deposition = each
                     self.deposed(each)
                 case Trouble(why):
                     self._note(why)
@@ -397,7 +408,7 @@ class Member:
         if not why:
             self._log.info("cluster_trouble_ended", "what was told last is over")
         elif self.replica.role == BROKEN:
-            self.failed(StorageError(f"this node is broken: {why}"))
+            self._fail(StorageError(f"this node is broken: {why}"))
         else:
             self._log.warning("cluster_trouble", why)
 

@@ -13,7 +13,7 @@ from storage.local.memory import MemoryStore
 from storage.replicated import anchors, batch_codec
 from storage.replicated.overlay import ReplicatedStore
 from storage.replicated.record import Position
-from storage.replicated.roles.terms import LEADS, Anchor, Deposed
+from storage.replicated.roles.terms import DEPOSED, LEADS, Anchor, Deposed
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 from tests.broker.cluster.town import FAMILY, NAMES, Town, until
@@ -160,6 +160,27 @@ def test_a_follower_whose_database_stalls_reads_no_more_until_it_goes_on(town: T
             assert line._place == read
             store.problem = None
             await until(lambda: store.get(FAMILY, b"2") == b"x")
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_is_deposed_before_it_has_a_broker_tells_that_one(town: Town) -> None:
+    """It may wait for the answer of Kafka about the topic, and say nothing meanwhile."""
+
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            name = await town.elect()
+            leader, line = town.members[name], town.line(name)
+            line.is_cut = True
+            second, _ = await town.led.get()
+            leader.deposed = lambda told: None
+            line.is_cut = False
+            line.wake()
+            await until(lambda: leader.replica.role == DEPOSED)
+            leader.detach()
+            leader.deposed = lambda told: town.deposed.put_nowait((name, told))
+            leader.attach(asyncio.get_running_loop())
+            assert await town.deposed.get() == (name, Deposed(second, f"{second}:1883"))
 
     asyncio.run(run())
 
