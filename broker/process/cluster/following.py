@@ -105,6 +105,7 @@ class Following:
         self._store: Final = store
         self._status: Final = Status()
         self._watchdog: Final = Watchdog()
+        self._is_stopped: bool = False  # by a signal
 
     async def run(self) -> Leads | None:
         """Follow until this node leads, or a signal ends it. Raises `StartError`."""
@@ -114,8 +115,9 @@ class Following:
         member.led = lambda leads: _settle(ended, leads)
         member.failed = lambda error: _fail(ended, error)
         member.looked = self._note_figures
+        checked: asyncio.Future[str] = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _settle, ended, None)
+            loop.add_signal_handler(number, self._stop, ended, checked)
         standby = Standby(self._config.listeners, self._address, log)
         with contextlib.ExitStack() as stack:
             self._open_metrics(stack)
@@ -130,7 +132,6 @@ class Following:
                 "following", "this node follows the log of its cluster, and leads if nobody does"
             )
             member.attach(loop)
-            checked: asyncio.Future[str] = loop.create_future()
             # Not on this thread, nor one that an end waits for: Kafka may not answer for long.
             checking = (self._config, log, loop, functools.partial(_checked, ended, checked))
             Thread(target=_check_topic, args=checking, name="topic", daemon=True).start()
@@ -140,12 +141,19 @@ class Following:
                     wrong = await checked  # it does not lead on a topic that loses records
                     if wrong:
                         raise StartError(wrong)
-                return leads
+                return None if self._is_stopped else leads
             except StorageError as problem:
                 raise StartError(str(problem)) from None
             finally:
                 member.detach()
                 await standby.close()
+
+    def _stop(self, ended: "asyncio.Future[Leads | None]", checked: "asyncio.Future[str]") -> None:
+        """End, also if this node leads already and waits for what Kafka says of the topic."""
+        self._is_stopped = True
+        _settle(ended, None)
+        if not checked.done():
+            checked.set_result("")
 
     def _note_figures(self, figures: ClusterFigures) -> None:
         """Take what every tick tells, on the loop: it lives."""

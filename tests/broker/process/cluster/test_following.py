@@ -1,6 +1,7 @@
 """What a node that follows says to systemd; `tests/replication/test_failover.py` runs the rest."""
 
 import asyncio
+import signal
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from broker.observe.structured_log import Log
 from broker.process.cluster import following
 from broker.process.cluster.following import Following
 from storage.errors import Recoverable
-from tests.broker.cluster.town import Town
+from storage.replicated.roles.terms import Leads
+from tests.broker.cluster.town import NAMES, Town
 
 
 @pytest.fixture
@@ -24,6 +26,38 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("WATCHDOG_USEC", "30000000")
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
         yield listening
+
+
+def test_a_signal_ends_a_node_that_waits_for_what_kafka_says_of_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_check_topic", lambda *_: None)  # it never answers
+    shell = SimpleNamespace(metrics_enabled=False, data_dir=str(tmp_path))
+    config: Any = SimpleNamespace(listeners=[], shell=shell)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    async def run() -> None:
+        town = Town()
+        for name in NAMES:
+            town.start(name)
+        async with asyncio.timeout(30):
+            name, _ = await town.led.get()
+            member, store = town.members[name], town.stores[name]
+            node = Following(config, Log(level="error"), member, store)  # type: ignore[arg-type]
+            member.detach()
+            running = asyncio.create_task(node.run())
+            await asyncio.sleep(0)
+            member.led(Leads(1, 0, 0))
+            await asyncio.sleep(0)
+            signal.raise_signal(signal.SIGTERM)
+            assert await running is None
+        town.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def test_without_room_for_the_database_the_ballast_goes(
