@@ -358,7 +358,7 @@ class Member:
         silent_ms = self.replica.silent_ms(now)
         was_heard = not self.unheard
         self.unheard = ""
-        if silent_ms > UNHEARD_MS:
+        if silent_ms > UNHEARD_MS and not self._is_paused:
             why = self._shared.said or "no answer"
             self.unheard = f"for {silent_ms // 1000} s: {why}"
             if was_heard:
