@@ -138,6 +138,12 @@ class OpenBroker:
         if self.lead is not None:
             return self.lead.directory
         directory = self.stack.enter_context(closing(DataDirectory(self.config.shell.data_dir)))
+        if directory.tail.exists() and not self.config.shell.accept_data_loss:
+            raise StartError(
+                f"data directory {directory.path} is that of a member of a cluster, whose tail/ "
+                "may have acknowledged messages that its database lacks: expected storage.backend "
+                '= "kafka"; docs/cluster.md says how a node leaves its cluster'
+            )
         if directory.mosquitto.exists():
             self.log.warning(
                 "mosquitto_database",

@@ -28,6 +28,7 @@ class DataDirectory:
         self.pulse: Final = self.path / "pulse"
         self.ballast: Final = self.path / "ballast"
         self.lock: Final = self.path / "lock"
+        self.tail: Final = self.path / "tail"  # records of a member of a cluster
         self.mosquitto: Final = self.path / "mosquitto.db"  # another broker's, which may be here
         self._file = -1
         try:

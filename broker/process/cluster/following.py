@@ -37,8 +37,6 @@ from storage.replicated.roles.terms import Leads, Settings
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 
-TAIL: Final = "tail"  # in the data directory
-
 
 async def follow(
     config: Config, log: Log, stack: contextlib.ExitStack, *, has_led: bool = False
@@ -281,7 +279,7 @@ def _member(
         settings,
         opened.store,
         lambda place: _open_log(config, place),
-        lambda synced, failed: SyncedTail(directory.path / TAIL, synced, failed),
+        lambda synced, failed: SyncedTail(directory.tail, synced, failed),
         log=log,
         database_synced=lambda: opened.watermark.advance(opened.store.synced()),
         has_led=has_led,

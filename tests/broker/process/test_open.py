@@ -49,6 +49,16 @@ def test_a_data_directory_that_cannot_be_one_is_one_line(prepare: Start) -> None
     assert f"data directory {broker.data_dir}: not a directory" in refused(broker)
 
 
+def test_a_member_of_a_cluster_does_not_begin_alone_unless_a_loss_is_accepted(
+    prepare: Start,
+) -> None:
+    broker = prepare()
+    (broker.data_dir / "tail").mkdir(parents=True)
+    assert f"{broker.data_dir} is that of a member of a cluster" in refused(broker)
+    broker.arguments = ("--accept-data-loss",)
+    broker.launch()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_data_directory_is_one_line(prepare: Start) -> None:
     broker = prepare()
