@@ -207,7 +207,9 @@ class Broker:
                 raise AdapterError(f"{self.name} ended with {code}: {self._last_words()}")
             if time.monotonic() > end:
                 self.close()
-                raise AdapterError(f"{self.name} does not listen after {self._start_s:.0f} s")
+                raise AdapterError(
+                    f"{self.name} does not listen after {self._start_s:.0f} s: {self._last_words()}"
+                )
             time.sleep(POLL_S)
 
     def serves(self) -> bool:
