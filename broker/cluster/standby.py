@@ -6,11 +6,10 @@ Read next: `broker.cluster.member`.
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
 from broker.loop.farewell import refusal
@@ -23,6 +22,7 @@ from mqtt.packets import Connect
 
 CONNECT_S: Final = 5.0  # to send a whole CONNECT
 READ_BYTES: Final = 4096
+TURNS: Final = 3  # of the loop, until what was ended has ended
 CLIENTS_MAX: Final = 1024  # that are answered at a time
 
 
@@ -36,8 +36,8 @@ class Standby:
         self._log: Final = log
         self._channels: Final[list[socket.socket]] = []
         self._acceptors: Final[list[Acceptor]] = []
-        # Who is answered, and how to end that.
-        self._clients: Final[dict[asyncio.Task[None], asyncio.StreamWriter]] = {}
+        self._clients: Final[set[_Client]] = set()
+        self._is_closed: bool = False
         self.answered: int = 0
         self.port: int = 0  # of the first listener, as bound
 
@@ -72,9 +72,7 @@ class Standby:
         loop = asyncio.get_running_loop()
 
         def make(remote: str, identity: str | None, waited_ms: int) -> asyncio.Protocol:
-            return asyncio.StreamReaderProtocol(
-                asyncio.StreamReader(loop=loop), self._answer, loop=loop
-            )
+            return _Client(self, loop)
 
         def refused(remote: str, why: str) -> None:
             self._log.info("connection_refused", why, listener=endpoint.name, remote=remote)
@@ -91,55 +89,80 @@ class Standby:
         )
 
     async def close(self) -> None:
-        """Listen no more, and end what is open.
-
-        A task that is cancelled with the loop would be reported as an error.
-        """
+        """Listen no more, and end what is open."""
+        self._is_closed = True
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
         for channel in self._channels:
             channel.close()
         self._channels.clear()
-        for writer in self._clients.values():
-            writer.transport.abort()
-        if self._clients:
-            await asyncio.wait(tuple(self._clients), timeout=CONNECT_S)
+        for client in list(self._clients):
+            client.end()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._clients[task] = writer
-        try:
-            if len(self._clients) > CLIENTS_MAX:
-                writer.transport.abort()
-            else:
-                async with asyncio.timeout(CONNECT_S):
-                    version, limit = await _connected(reader)
-                    if version:
-                        self.answered += 1
-                        writer.write(refusal(version, self._leader(), limit))
-                        await writer.drain()
-        except (OSError, TimeoutError):
-            pass  # it is gone, or says nothing: there is nobody to tell
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-            del self._clients[task]
+    def admit(self, client: "_Client") -> bool:
+        """Note a client; return whether it is to be answered."""
+        if self._is_closed or len(self._clients) >= CLIENTS_MAX:
+            return False
+        self._clients.add(client)
+        return True
+
+    def leave(self, client: "_Client") -> None:
+        """Forget a client. Idempotent."""
+        self._clients.discard(client)
+
+    def answer(self, version: int, limit: int) -> bytes:
+        """Return what a client is told; no packet to it may exceed `limit`, 0 = any."""
+        self.answered += 1
+        return refusal(version, self._leader(), limit)
 
 
-async def _connected(reader: asyncio.StreamReader) -> tuple[int, int]:
-    """Return the version of the CONNECT that a client sends first, 0 if it is none.
+class _Client(asyncio.Protocol):
+    """One connection: it sends CONNECT, is answered, and that is the end.
 
-    And the size that no packet to this client may exceed, 0 = any.
+    No task and no stream: an end that comes as the socket is handed over cannot hold up the loop.
     """
-    decoder = Decoder("server", CONNECT_SIZE_MAX)
-    while data := await reader.read(READ_BYTES):
-        for packet in decoder.receive(data):
-            if not isinstance(packet, Connect):
-                return 0, 0
-            return decoder.version, packet.maximum_packet_size
-        if decoder.error is not None:
-            break
-    return 0, 0
+
+    def __init__(self, standby: Standby, loop: asyncio.AbstractEventLoop) -> None:
+        self._standby: Final = standby
+        self._loop: Final = loop
+        self._decoder: Final = Decoder("server", CONNECT_SIZE_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_over: bool = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for CONNECT, but not for ever."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self._standby.admit(self):
+            self._deadline = self._loop.call_later(CONNECT_S, self.end)
+        else:
+            self.end()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer CONNECT; whatever else comes first ends it."""
+        if self._is_over or self._transport is None:
+            return
+        decoder = self._decoder
+        packet = next(iter(decoder.receive(data)), None)
+        if packet is None and decoder.error is None:
+            return
+        self._is_over = True
+        if isinstance(packet, Connect):
+            answer = self._standby.answer(decoder.version, packet.maximum_packet_size)
+            self._transport.write(answer)
+        self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._standby.leave(self)
+
+    def end(self) -> None:
+        """End it at once."""
+        self._is_over = True
+        if self._transport is not None:
+            self._transport.abort()

@@ -53,7 +53,8 @@ class Acceptor:
         self._timeout_s: Final = timeout_s
         self._refused: Final = refused
         self._loop: Final = asyncio.get_running_loop()
-        self._pending: Final[dict[asyncio.Task[None], None]] = {}  # oldest first
+        # Oldest first, with the socket of a task that has not begun.
+        self._pending: Final[dict[asyncio.Task[None], socket.socket | None]] = {}
         self._intake: Final = Intake(channel, self._take, lambda why: refused("", why))
 
     def close(self) -> None:
@@ -68,16 +69,21 @@ class Acceptor:
                 self._refused("", f"{PENDING_MAX} handshakes at a time: ending the oldest one")
                 next(iter(self._pending)).cancel()
             task = self._loop.create_task(self._settle(connection, peer))
-            self._pending[task] = None
+            self._pending[task] = connection
             task.add_done_callback(self._settled)
 
     def _settled(self, task: asyncio.Task[None]) -> None:
-        del self._pending[task]
+        connection = self._pending.pop(task)
+        if connection is not None:
+            connection.close()
         if not task.cancelled():
             task.result()  # raises a bug here, so that the loop reports it
 
     async def _settle(self, connection: socket.socket, peer: object) -> None:
         """Read the header, shake hands, and hand the connection to its stream."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._pending[task] = None
         began = self._loop.time()
         remote = remote_name(peer) or self._name
         handshake = Handshake(connection)

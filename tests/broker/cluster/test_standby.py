@@ -1,11 +1,13 @@
 """What a client hears from a node that does not lead."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from broker.cluster import standby as standby_module
 from broker.cluster.standby import Standby
@@ -151,3 +153,26 @@ def test_whoever_is_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) 
             each.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("turns", range(8))
+def test_whoever_comes_as_it_ends_does_not_hold_up_the_loop(
+    turns: int, make_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = Endpoint()
+    endpoint.port = 0
+
+    async def come_and_end() -> None:
+        standby = Standby([endpoint], lambda: "", Log(level="error"))
+        await standby.open()
+        clients = [socket.create_connection(("127.0.0.1", standby.port)) for _ in range(5)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await standby.close()
+        for client in clients:
+            client.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(come_and_end())
+    assert caplog.records == []
