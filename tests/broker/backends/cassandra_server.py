@@ -88,7 +88,7 @@ LOGGING: Final = """\
 # Small, quick to start, and enough for direct memory: with 48 MB it resets every connection, with
 # 96 MB it answers nothing more once it has read half of a request of 16 MiB.
 JAVA_OPTIONS: Final = (
-    *("-Xms160m", "-Xmx224m", "-Xss512k", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"),
+    *("-Xms160m", "-Xmx448m", "-Xss512k", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"),
     *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djdk.attach.allowAttachSelf=true"),
 )
 # What Cassandra needs of Java 17's own modules.
