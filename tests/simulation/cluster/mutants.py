@@ -225,7 +225,7 @@ def silence_counts_from_the_start_of_the_follower(patcher: Patcher) -> None:
     )
 
 
-@mutant("cluster", seeds=20, start=240, in_history=True)
+@mutant("cluster", seeds=600, start=240, slow=True, in_history=True)
 def time_goes_on_from_an_earlier_leader(patcher: Patcher) -> None:
     """The clock of a leader that wrote and was never heard does not count: it may be behind."""
 
