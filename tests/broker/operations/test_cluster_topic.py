@@ -17,7 +17,8 @@ def test_every_key_of_the_connection_is_passed_on() -> None:
     environment = {"HOLDFAST__STORAGE__BACKEND": "kafka"} | {
         f"HOLDFAST__STORAGE__KAFKA__{key.upper()}": value
         for key, value in {
-            "servers": "a:1,b:2", "node": "n1", "members": "n1,n2", "username": "u", "password": "p",
+            "servers": "a:1,b:2", "node": "n1", "members": "n1,n2",
+                "username": "u", "password": "p",
             "sasl_mechanism": "SCRAM-SHA-256", "tls": "true", "tls_ca": "ca",
             "tls_certificate": "c", "tls_key": "k", "tls_verify": "false",
         }.items()
