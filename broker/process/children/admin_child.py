@@ -78,6 +78,7 @@ class AdminChild:
         """End the process; kill it if that takes long. Idempotent."""
         if self._keeping is not None:
             self._keeping.cancel()
+            await asyncio.wait({self._keeping})  # it ends a process that is just being started
         child = self._child
         if child is None:
             return

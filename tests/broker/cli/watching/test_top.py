@@ -104,9 +104,9 @@ def test_the_figures_are_shown_follow_the_size_and_end_with_q(
     client = RawClient(broker.port, "c")
     client.durable()
     shown = terminal(broker, COLUMNS="132", LINES="50")  # which a shell has exported
-    first = shown.until(lambda text: "sessions 1 stored   1 of them online" in text)
+    wanted = ("sessions 1 stored   1 of them online", "disk     ", "backlog  ")
+    first = shown.until(lambda text: all(each in text for each in wanted))  # in pieces, as written
     assert first.startswith("holdfast 0.1.0   ready   up ")
-    assert "disk     " in first and "backlog  " in first
     for number in range(20):
         client.publish("t", str(number), qos=1)
     shown.until(lambda text: "messages in 0/s" not in text)

@@ -1,10 +1,12 @@
 """The child is started again with growing pauses, ended in order, and never waited for."""
 
 import asyncio
+import gc
 import io
 import json
 import os
 import signal
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,22 @@ def test_a_child_that_does_not_end_with_its_stdin_is_killed(
         await until(lambda: child.pid != 0)
 
     parent.play(story)
+
+
+def test_a_child_that_is_just_being_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for turns in range(8):
+        parent = Parent(monkeypatch, "/bin/sh", "-c", "read line", "sh")
+
+        async def story(child: AdminChild, turns: int = turns) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", ResourceWarning)
+            parent.play(story)
+            del parent
+            gc.collect()
+        assert not [str(each.message) for each in warned]
 
 
 def test_the_broker_imports_nothing_of_it(
