@@ -7,7 +7,6 @@ import pytest
 from broker.cluster import member as members
 from broker.cluster.committing import ReplicatedCommitter
 from broker.cluster.member import Database, Member
-from storage.api import Batch
 from storage.errors import Recoverable, StorageError, Unrecoverable, WriteStalled
 from storage.local.memory import MemoryStore
 from storage.replicated import anchors, batch_codec
@@ -95,30 +94,18 @@ def test_why_a_log_is_not_heard_is_told_once_and_its_end(town: Town) -> None:
     asyncio.run(run())
 
 
-class Full(MemoryStore):
-    """A database whose disk is full, or failing."""
-
-    problem: Exception | None = None
-
-    def write(self, batch: Batch) -> None:
-        """Raise, or write."""
-        if self.problem is not None:
-            raise self.problem
-        super().write(batch)
-
-
 def test_without_room_for_anchors_those_of_before_stay() -> None:
     """A leader refuses new messages then, as a node alone does; it does not end."""
-    store = Full(FAMILIES)
+    store = MemoryStore(FAMILIES)
     database = Database(store, ReplicatedStore(store, lambda batch: 0))
     first, second = (Anchor(Position(1, each, b"d" * 16), each) for each in (1, 2))
     database.remember([first])
-    store.problem = Recoverable("No space left on device")
+    store.fail_writes = Recoverable("No space left on device")
     database.remember([first, second])
     with pytest.raises(Recoverable):
         database.remember([second], is_synced=True)
     assert anchors.load(store) == [first]
-    store.problem = None
+    store.fail_writes = None
     database.save_again()
     assert anchors.load(store) == [first, second] and not database.unsaved
 
@@ -145,12 +132,12 @@ def test_whatever_is_raised_when_the_log_is_taken_ends_the_process(
 def test_a_follower_whose_database_stalls_reads_no_more_until_it_goes_on(town: Town) -> None:
     async def run() -> None:
         async with asyncio.timeout(30):
-            stores = {name: Full(FAMILIES) for name in NAMES}
+            stores = {name: MemoryStore(FAMILIES) for name in NAMES}
             town.stores.update(stores)
             leader = town.members[name := await town.elect()]
             other = next(each for each in NAMES if each != name)
             store, follower, line = stores[other], town.members[other], town.line(other)
-            store.problem = WriteStalled("Write stall")
+            store.fail_writes = WriteStalled("Write stall")
             leader.store.write([(FAMILY, b"1", b"x")])
             await until(lambda: follower._is_paused)
             assert follower.replica.is_refused
@@ -158,7 +145,7 @@ def test_a_follower_whose_database_stalls_reads_no_more_until_it_goes_on(town: T
             leader.store.write([(FAMILY, b"2", b"x")])
             await until(lambda: not leader.store.pending)
             assert line._place == read
-            store.problem = None
+            store.fail_writes = None
             await until(lambda: store.get(FAMILY, b"2") == b"x")
 
     asyncio.run(run())
