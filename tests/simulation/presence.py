@@ -218,6 +218,12 @@ class Presence:
         """Return when the session before the present CONNECT ended at the latest."""
         return max((attempt.end()[1] for attempt in self.relevant[:-1]), default=0)
 
+    def time_went_back(self, now: int) -> None:
+        """Broker time is `now`, and was later: what has ended may be said to have ended now."""
+        for attempt in self.attempts:
+            if attempt.closing is not None:
+                attempt.closing.lo = min(attempt.closing.lo, now)
+
     # Wills
 
     def judge_wills(self, lost: set[int], *, times: bool, lossy: bool) -> None:

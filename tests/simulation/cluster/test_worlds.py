@@ -4,11 +4,14 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.cluster.mutants import every_other_leader_is_not_heard
 from tests.simulation.cluster.world import ClusterWorld
+from tests.simulation.planting import Patcher
 from tests.simulation.report import failure
 
 PROFILE = "cluster"
 WORLDS = 24
+UNHEARD_WORLDS = 8
 # What these worlds must reach: the ends of leaders, and what became of them.
 REACHED = (
     "claims",
@@ -50,6 +53,16 @@ def test_nothing_acknowledged_is_lost_by_a_takeover() -> None:
     assert seen["elections"] > 2 * WORLDS
     assert seen["acknowledged"] > 20 * WORLDS
     assert seen["delivered"] > 30 * WORLDS
+
+
+def test_broker_time_holds_when_every_other_leader_is_not_heard() -> None:
+    patcher = Patcher()
+    every_other_leader_is_not_heard(patcher)
+    try:
+        seen = live_through(0, UNHEARD_WORLDS)
+    finally:
+        patcher.undo()
+    assert seen["elections"] > UNHEARD_WORLDS
 
 
 @pytest.mark.slow

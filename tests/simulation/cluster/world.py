@@ -98,6 +98,9 @@ class ClusterWorld(World):
                 self.machines.seen["zombies"] += 1
                 previous.supersede()
                 self._ended(previous)
+        if broker_ms < self.broker_high:  # by what nobody has heard of the leader before
+            for presence in self.oracle.presences.values():
+                presence.time_went_back(broker_ms)
         self._date_ends(node, leads)
         self.store = node.disk.store
         if self.starts and self.store.get(META, BOOT_KEY) is not None:
