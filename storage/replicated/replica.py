@@ -103,10 +103,10 @@ class Replica:
     ) -> None:
         """`at` is where the database is, `anchors` are those that were remembered, oldest first.
 
-        The log is read from the last of them on that is not behind `at`: its place was right when
-        the log shrank last, that of `at` need not be. `nonce` is new for each process. `is_new`:
-        the database is empty or a copy; the tail that went with the one before is gone. `is_warm`:
-        this process has led. `now` is a clock in milliseconds that never goes back.
+        The log is read from the first of them that is in it: it may have lost records since, and
+        the places of `at` and of later anchors need not be right. `nonce` is new for each process.
+        `is_new`: the database is empty or a copy; the tail that went with the one before is gone.
+        `is_warm`: this process has led. `now` is a clock in milliseconds that never goes back.
         """
         self.settings: Final = settings
         self.role: str = FOLLOWS
@@ -315,8 +315,10 @@ class Replica:
             )
             return
         if is_old:
+            if record.kind == PART:  # of a batch; all nodes have anchors at the same records
+                return
             self._follower.found_again(self.log_end, place)
-            if self.log_end == self.end and record.kind != PART and self.role != LEADS:
+            if self.log_end == self.end and self.role != LEADS:
                 self._follower.apply([], place)
             return
         self._follower.take(self.log_end, data)
@@ -399,9 +401,7 @@ class Replica:
         self.members.shrunk(end)
         self._acks.shrunk(end)
         self._acks.repeat_from(0)
-        self._follower.drop_anchors(end)
-        if start is not None:
-            self._follower.keep_oldest_anchor(start)
+        self._follower.drop_anchors(0 if start is None else start, end)
         if self._go_back(f"the log ended at {end}"):
             self._say(f"the log lost what was behind {end}; this node has {self.end.index}")
 

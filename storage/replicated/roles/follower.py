@@ -41,7 +41,7 @@ class Following:
         known = [each for each in anchors if each.position.index <= at.position.index]
         self.refusal: WriteStalled | None = None  # why the database did not take the next batch
         self.anchors: Final[deque[Anchor]] = deque(known or [at], ANCHORS_MAX)
-        self._doubted: Final[deque[Anchor]] = deque(maxlen=ANCHORS_MAX)  # see `keep_oldest_anchor`
+        self._doubted: Final[deque[Anchor]] = deque()  # later ones, see `doubt_anchors`
         self._settings: Final = settings
         self._database: Final = database
         self._tail: Final = tail
@@ -51,8 +51,9 @@ class Following:
         self._said_kept: Position | None = None  # and up to here, which was not read yet
         # What the own tail has behind `end` and was never read from the log, as digests by index.
         self._own: Final[dict[int, bytes]] = {}
+        self.doubt_anchors()
         if not known:
-            database.remember(tuple(self.anchors))
+            self._remember()
 
     def load_own(self) -> None:
         """Learn which records of the own tail go on where the database ends."""
@@ -157,27 +158,35 @@ class Following:
         is_new = not self.anchors or position.index > self.anchors[-1].position.index
         if is_new and position.index % self._settings.anchor_every == 0:
             self.anchors.append(Anchor(position, place))
-            self._database.remember(tuple(self.anchors))
+            while self._doubted and self._doubted[0].position.index <= position.index:
+                self._doubted.popleft()
+            self._remember()
 
-    def drop_anchors(self, end: int) -> None:
-        """Forget the anchors from a place on: the log has lost their records."""
-        while self.anchors and self.anchors[-1].position.index and self.anchors[-1].place >= end:
-            self.anchors.pop()
-        self._database.remember(tuple(self.anchors), is_synced=True)
+    def _remember(self, *, is_synced: bool = False) -> None:
+        self._database.remember((*self.anchors, *self._doubted), is_synced=is_synced)
 
-    def keep_oldest_anchor(self, start: int) -> None:
-        """Keep of the anchors the first in the log, which begins at `start` and lost records.
+    def doubt_anchors(self) -> None:
+        """Read on from the first anchor; the others count again when they are found.
 
-        It may have lost more than is seen, and got others since: by chance the very record of an
-        anchor at its place, with others missing before it (world of clients 170332). Others come
-        again as they are found. Until then they are for `begin_behind`.
+        The log may have lost more than is seen, or while this node did not look, and got others
+        since: by chance the very record of an anchor at its place, with others missing before it
+        (world of clients 170332, world 525973). Until then they are for `begin_behind`.
         """
-        while len(self.anchors) > 1 and self.anchors[0].place < start:
-            self.anchors.popleft()
-        self._doubted.clear()
         while len(self.anchors) > 1:
             self._doubted.appendleft(self.anchors.pop())
-        self._database.remember(tuple(self.anchors), is_synced=True)
+
+    def drop_anchors(self, start: int, end: int) -> None:
+        """Forget the anchors from `end` on, whose records the log has lost; doubt the others.
+
+        The log begins at `start`.
+        """
+        for anchors in (self._doubted, self.anchors):
+            while anchors and anchors[-1].position.index and anchors[-1].place >= end:
+                anchors.pop()
+        while len(self.anchors) > 1 and self.anchors[0].place < start:
+            self.anchors.popleft()
+        self.doubt_anchors()
+        self._remember(is_synced=True)
 
     def begin_behind(self, start: int) -> bool:
         """Go on from the first doubted anchor that is not before `start`; return False if none is.
@@ -190,10 +199,11 @@ class Following:
             return False
         self.anchors.clear()
         self.anchors.append(self._doubted.popleft())
-        self._database.remember(tuple(self.anchors), is_synced=True)
+        self._remember(is_synced=True)
         return True
 
     def drop_anchor(self) -> None:
-        """Forget the last anchor: another record is at its place."""
+        """Forget the last anchor: another record is at its place. Those behind it are lost, too."""
         self.anchors.pop()
-        self._database.remember(tuple(self.anchors), is_synced=True)
+        self._doubted.clear()
+        self._remember(is_synced=True)

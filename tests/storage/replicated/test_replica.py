@@ -278,30 +278,45 @@ def test_what_only_the_own_tail_has_gives_way_to_what_counts() -> None:
     assert bob.replica.longest == (5, 1)
 
 
-def test_a_node_reads_on_from_the_last_anchor_and_checks_the_record_there() -> None:
+def test_a_node_reads_on_from_the_first_anchor_and_checks_the_record_there() -> None:
     chain = Chain()
     claim = chain.add(CLAIM, 1)
-    anchor = Anchor(chain.end, claim.place)
+    first = Anchor(chain.end, claim.place)
     batch = chain.add(BATCH, 1, row(1))
     at = Anchor(chain.end, batch.place)
-    bob = Bob(at, (Anchor(Position(), 0), anchor))
-    assert bob.log.read_at == [anchor.place]
+    bob = Bob(at, (first, at))
+    assert bob.log.read_at == [first.place]
     bob.hear(claim, batch, chain.add(BATCH, 1, row(2)), chain.beat())
     assert bob.has(2)
     assert not bob.has(1)  # the database has it already
 
 
-def test_a_node_goes_further_back_where_another_record_is() -> None:
+def test_a_record_that_is_at_its_place_by_chance_does_not_hide_what_is_missing() -> None:
+    """The log lost two records while this node was away, and got the second one again: 525973."""
     chain = Chain()
     claim = chain.add(CLAIM, 1)
-    anchor = Anchor(chain.end, 7)
-    bob = Bob(anchor, (Anchor(Position(), 0), anchor))
-    bob.hear(Read(7, b"another"), Read(8, chain.add(BATCH, 1, row(1)).data))
-    assert bob.log.read_at == [7, 0]
-    assert bob.replica.end.index == 1  # what was read before going back does not count
-    assert [each.place for each in bob.disk.anchors()] == [0]
-    bob.hear(claim)
-    assert bob.replica.log_end == bob.replica.end
+    first = Anchor(chain.end, claim.place)
+    lost = chain.add(BATCH, 1, row(1))
+    again = chain.add(BATCH, 1, row(2))
+    at = Anchor(chain.end, again.place)
+    bob = Bob(at, (first, at))
+    bob.hear(claim, Read(again.place, again.data))
+    assert bob.replica.log_end == first.position
+    bob.hear(Read(again.place + 1, lost.data), Read(again.place + 2, again.data))
+    assert bob.replica.log_end == bob.replica.end == at.position
+
+
+def test_a_part_of_a_batch_is_no_anchor() -> None:
+    """Nodes that have read it once have none there, and would miss what is before it: 549710."""
+    chain = Chain()
+    begun = [chain.add(CLAIM, 1), chain.add(BATCH, 1, row(1)), chain.add(BATCH, 1, row(2))]
+    whole = row(3)
+    parted = [chain.add(PART, 1, whole[:5]), chain.add(BATCH, 1, whole[5:])]
+    bob = Bob(Anchor(chain.end, parted[1].place), (Anchor(Position(), 0),))
+    bob.hear(*begun, *parted)
+    assert parted[0].place == 3  # the fourth record: there would be an anchor
+    assert not bob.disk.anchors()
+    assert bob.replica.log_end == chain.end
 
 
 def test_without_an_anchor_that_is_right_a_node_is_broken() -> None:
@@ -317,10 +332,9 @@ def test_without_an_anchor_that_is_right_a_node_is_broken() -> None:
 def test_a_log_that_ends_before_the_anchor_has_shrunk() -> None:
     chain = Chain()
     chain.add(CLAIM, 1)
-    anchor = Anchor(chain.end, 7)
-    bob = Bob(anchor, (Anchor(Position(), 0), anchor))
+    bob = Bob(Anchor(chain.end, 7))
     bob.hear(CaughtUp(7))
-    assert bob.log.read_at == [7, 0]
+    assert bob.replica.role == BROKEN
 
 
 def test_a_leader_gives_back_what_the_log_lost() -> None:

@@ -81,35 +81,61 @@ def test_what_is_forgotten_stays_in_the_tail_until_another_record_counts() -> No
     assert list(bob.tail.records) == [4]
 
 
-def test_anchors_of_what_the_log_lost_go() -> None:
+def anchored(*places: int) -> Bob:
+    """Return a follower that reads from its first anchor, 9, and has others for these places."""
     bob = Bob()
-    bob.node.tail_synced, bob.acks.promised = 9, 99
-    bob.read(10, key=b"1")
-    bob.read(11, key=b"2")
-    bob.node.drop_anchors(11)
+    for place in places:
+        bob.node.anchors.append(Anchor(Position(1, place, b"p" * 16), place))
+    bob.node.doubt_anchors()
+    return bob
+
+
+def test_anchors_of_what_the_log_lost_go() -> None:
+    bob = anchored(11, 12)
+    bob.node.drop_anchors(0, 12)
+    assert [each.place for each in bob.disk.anchors()] == [9, 11]
+    bob.node.drop_anchors(0, 11)
     assert [each.place for each in bob.disk.anchors()] == [9]
     bob.node.drop_anchor()
     assert bob.disk.anchors() == []
 
 
-def test_of_the_anchors_in_a_log_that_lost_records_the_oldest_is_kept() -> None:
-    for start, kept in ((0, 9), (9, 9), (10, 11), (50, 12)):
+def test_a_node_begins_with_its_first_anchor_and_keeps_the_others_until_they_are_found() -> None:
+    bob = Bob()
+    kept = [Anchor(Position(1, place, b"p" * 16), place) for place in (5, 10, 15)]
+    at = Anchor(Position(1, 17, b"s" * 16), 17)
+    node = Following(
+        Settings("bob", ("bob",), anchor_every=5), bob.disk, bob.tail, bob.acks, at, kept
+    )
+    assert list(node.anchors) == kept[:1]
+    node.found_again(kept[1].position, 30)
+    assert [each.place for each in node.anchors] == [5, 30]
+    assert [each.place for each in bob.disk.anchors()] == [5, 30, 15]
+
+
+def test_of_the_anchors_in_a_log_that_lost_records_the_oldest_is_read_from() -> None:
+    for start, first in ((0, 9), (9, 9), (10, 11), (50, 12)):
         bob = Bob()
         for place in (11, 12):
             bob.node.anchors.append(Anchor(Position(1, place, b"p" * 16), place))
-        bob.node.keep_oldest_anchor(start)
-        assert [each.place for each in bob.disk.anchors()] == [kept], start
+        bob.node.drop_anchors(start, 99)
+        assert [each.place for each in bob.node.anchors] == [first], start
 
 
 def test_where_the_oldest_is_deleted_a_later_one_is_used() -> None:
-    bob = Bob()
-    for place in (11, 12, 13):
-        bob.node.anchors.append(Anchor(Position(1, place, b"p" * 16), place))
-    bob.node.keep_oldest_anchor(0)
+    bob = anchored(11, 12, 13)
     assert bob.node.begin_behind(12)
-    assert [each.place for each in bob.disk.anchors()] == [12]
+    assert [each.place for each in bob.node.anchors] == [12]
+    assert [each.place for each in bob.disk.anchors()] == [12, 13]
     assert not bob.node.begin_behind(14)
-    assert [each.place for each in bob.disk.anchors()] == [12]
+    assert [each.place for each in bob.node.anchors] == [12]
+
+
+def test_what_is_behind_a_wrong_anchor_is_wrong_too() -> None:
+    bob = anchored(11, 12)
+    bob.node.drop_anchor()
+    assert not bob.disk.anchors()
+    assert not bob.node.begin_behind(0)
 
 
 def test_what_is_found_again_is_an_anchor_where_it_is_now() -> None:
@@ -117,7 +143,7 @@ def test_what_is_found_again_is_an_anchor_where_it_is_now() -> None:
     bob.node.tail_synced, bob.acks.promised = 9, 99
     first, second = bob.read(10, key=b"1"), bob.read(11, key=b"2")
     assert [each.place for each in bob.disk.anchors()] == [9, 11]
-    bob.node.keep_oldest_anchor(0)
+    bob.node.drop_anchors(0, 99)
     bob.node.found_again(first, 20)
     bob.node.found_again(second, 21)
     bob.node.found_again(Position(1, 10, b"n" * 16), 22)  # it has not applied that
