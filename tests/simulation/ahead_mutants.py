@@ -14,7 +14,7 @@ from session.state.session import Session
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("qos2", seeds=300, start=440)
+@mutant("qos2", seeds=300, start=458)
 def packet_ids_bound_ahead_are_not_stored(patcher: Patcher) -> None:
     """The record lacks the packet ids that are bound ahead."""
 
@@ -42,7 +42,7 @@ def the_position_passes_what_is_bound_ahead(patcher: Patcher) -> None:
     patcher.wrap(Sessions, "detach", around)
 
 
-@mutant("qos2")
+@mutant("qos2", start=44)
 def what_is_bound_ahead_counts_as_in_flight_after_a_disconnect(patcher: Patcher) -> None:
     """What a connection did not send is sent by the next one as if it had been."""
 
@@ -77,7 +77,7 @@ def what_was_perhaps_sent_is_not_in_flight_after_a_crash(patcher: Patcher) -> No
     patcher.wrap(session.lifetime.repository, "decode_session", around)
 
 
-@mutant("qos2", in_history=True)
+@mutant("qos2", start=10, in_history=True)
 def what_was_perhaps_sent_is_told_as_sent_again(patcher: Patcher) -> None:
     """The history has no first delivery of a message that a crash left in doubt."""
 

@@ -25,7 +25,7 @@ def rest_behind_a_damaged_message_is_skipped(patch: Patcher) -> None:
     patch.wrap(Cursor, "_note_damage", around)
 
 
-@mutant("damage", start=30, seeds=100)
+@mutant("damage", start=55, seeds=100)
 def neighbour_of_a_damaged_block_comes_twice(patch: Patcher) -> None:
     """What is read beside a damaged block is delivered two times."""
 

@@ -107,7 +107,7 @@ def largest_packet_is_not_sent_again(patcher: Patcher) -> None:
     patcher.wrap(Redelivery, "_resend", around)
 
 
-@mutant("sizes")
+@mutant("sizes", start=35)
 def largest_packet_is_dropped(patcher: Patcher) -> None:
     """A message exactly as large as its subscriber takes counts as too large."""
 
@@ -171,7 +171,7 @@ def position_is_not_stored(patcher: Patcher) -> None:
     patcher.wrap(Sessions, "load", around)
 
 
-@mutant("leaving", seeds=100)
+@mutant("leaving", seeds=100, start=15)
 def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
     """A session is loaded although the batch that changed it is not written yet."""
     patcher.wrap(TickWriter, "settle_for", lambda original, self, client_id: True)
@@ -210,7 +210,7 @@ def late_progress_is_never_written(patcher: Patcher) -> None:
     patcher.set(Tick, "mark_late", lambda self, owner: None)
 
 
-@mutant("backlog", seeds=200)
+@mutant("backlog", seeds=200, start=9)
 def arrivals_are_not_noted(patcher: Patcher) -> None:
     """What comes while a session with many filters reads its backlog is forgotten."""
 
@@ -220,7 +220,7 @@ def arrivals_are_not_noted(patcher: Patcher) -> None:
     patcher.wrap(Arrivals, "note", around)
 
 
-@mutant("backlog", seeds=200)
+@mutant("backlog", seeds=200, start=24)
 def arrivals_count_as_complete(patcher: Patcher) -> None:
     """More came than was noted, and the session counts as caught up."""
 
@@ -231,7 +231,7 @@ def arrivals_count_as_complete(patcher: Patcher) -> None:
     patcher.wrap(Arrivals, "note", around)
 
 
-@mutant("backlog", seeds=200)
+@mutant("backlog", seeds=200, start=24)
 def cursor_of_before_the_arrivals_is_kept(patcher: Patcher) -> None:
     """The next cursor is one that ends where the last one has ended."""
 
@@ -258,7 +258,7 @@ def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
     patcher.wrap(SendWindow, "queue", around)
 
 
-@mutant("mixed", seeds=200)
+@mutant("mixed", seeds=200, start=39)
 def since_offset_is_ignored(patcher: Patcher) -> None:
     """A new subscription gets what its session's other streams hold from before it."""
 

@@ -20,7 +20,7 @@ from storage.tables.feed_rows import CONNECTED, PUBLISHED, FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("absent", seeds=120, start=130)
+@mutant("absent", seeds=120, start=198)
 def what_was_read_is_not_kept(patcher: Patcher) -> None:
     """A generation counts as read once its rows are sent: a crash, or a store that forgets."""
 
@@ -31,7 +31,7 @@ def what_was_read_is_not_kept(patcher: Patcher) -> None:
     patcher.wrap(FeedOutlet, "owed", around)
 
 
-@mutant("limits", seeds=300)
+@mutant("limits", seeds=300, start=28)
 def a_cursor_is_moved_before_the_store_has_confirmed(patcher: Patcher) -> None:
     """What was read counts as confirmed: rows that are lost on their way are never sent again."""
 
@@ -44,7 +44,7 @@ def a_cursor_is_moved_before_the_store_has_confirmed(patcher: Patcher) -> None:
     patcher.wrap(FeedOutlet, "read", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=56)
 def what_is_not_durable_is_read(patcher: Patcher) -> None:
     """The store gets what a crash takes back."""
 
@@ -77,7 +77,7 @@ def events_are_in_a_batch_of_their_own(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "seal", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=133)
 def a_crash_disconnects_nobody(patcher: Patcher) -> None:
     """Clients that were connected when the broker died stay online in the store."""
 
@@ -87,7 +87,7 @@ def a_crash_disconnects_nobody(patcher: Patcher) -> None:
     patcher.wrap(Feeds, "crashed", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=27)
 def a_store_that_forgot_is_told_nothing_again(patcher: Patcher) -> None:
     """A read that begins again goes on at the confirmed cursor."""
 
@@ -144,7 +144,7 @@ def a_filter_of_a_backend_is_not_held(patcher: Patcher) -> None:
     patcher.wrap(Feeds, "_open_one", around)
 
 
-@mutant(None, seeds=100)
+@mutant(None, seeds=100, start=69)
 def a_run_of_messages_is_not_told(patcher: Patcher) -> None:
     """Deliveries of several messages at once are not told."""
 
@@ -154,7 +154,7 @@ def a_run_of_messages_is_not_told(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "sent_run", around)
 
 
-@mutant(None, seeds=100)
+@mutant(None, seeds=100, start=19)
 def what_waited_is_not_told(patcher: Patcher) -> None:
     """Deliveries of messages that waited for their session are not told."""
 
@@ -165,7 +165,7 @@ def what_waited_is_not_told(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "sent", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=24)
 def subscriptions_end_unseen(patcher: Patcher) -> None:
     """The store keeps the subscriptions of a session that is gone."""
 
@@ -175,7 +175,7 @@ def subscriptions_end_unseen(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "session_ended", around)
 
 
-@mutant(None, seeds=120, start=90)
+@mutant(None, seeds=120, start=136)
 def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
     """Rows are kept for a time, also when the store is not heard of meanwhile."""
 
@@ -187,7 +187,7 @@ def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
     patcher.wrap(FeedOutlet, "tidy", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=53)
 def an_answer_is_taken_twice(patcher: Patcher) -> None:
     """A page that comes twice is delivered twice."""
 
@@ -206,7 +206,7 @@ def an_answer_is_taken_twice(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "fetched", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=28)
 def a_position_is_in_a_batch_of_its_own(patcher: Patcher) -> None:
     """The position behind a message is written with the next page, not with the message."""
     late: dict[Any, str] = {}
@@ -220,7 +220,7 @@ def a_position_is_in_a_batch_of_its_own(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "_write", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=24)
 def a_position_is_written_before_its_messages(patcher: Patcher) -> None:
     """The row says that a session has a page which is not in its mailbox yet."""
 
@@ -235,7 +235,7 @@ def a_position_is_written_before_its_messages(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "fetched", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=28)
 def a_store_is_asked_before_it_knows_everything(patcher: Patcher) -> None:
     """A question overtakes what the store is told of its messages."""
 
@@ -245,7 +245,7 @@ def a_store_is_asked_before_it_knows_everything(patcher: Patcher) -> None:
     patcher.wrap(Requests, "next", around)
 
 
-@mutant(None, seeds=400)
+@mutant(None, seeds=400, start=53)
 def a_store_is_not_told_who_has_a_message(patcher: Patcher) -> None:
     """A message of a queue is only leased, and the store may forget that."""
 
@@ -255,7 +255,7 @@ def a_store_is_not_told_who_has_a_message(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "fetched_kept", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=24)
 def what_a_session_leaves_stays_its_own(patcher: Patcher) -> None:
     """A message of a queue is for nobody after its session has ended."""
 
@@ -265,7 +265,7 @@ def what_a_session_leaves_stays_its_own(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "fetched_returned", around)
 
 
-@mutant(None, seeds=400, start=150)
+@mutant(None, seeds=400, start=307)
 def a_position_passes_what_is_in_flight(patcher: Patcher) -> None:
     """The store is told of an acknowledgement while an earlier message is in flight."""
 
@@ -278,7 +278,7 @@ def a_position_passes_what_is_in_flight(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "_tell_in_order", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=24)
 def fetches_of_an_ended_session_stay(patcher: Patcher) -> None:
     """The rows of what a session fetches outlive it."""
 
@@ -288,7 +288,7 @@ def fetches_of_an_ended_session_stay(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "ended", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=24)
 def what_is_owed_is_forgotten_with_its_connection(patcher: Patcher) -> None:
     """A resumed session asks for nothing."""
 
@@ -298,7 +298,7 @@ def what_is_owed_is_forgotten_with_its_connection(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "connected", around)
 
 
-@mutant(None, seeds=400, start=1200)
+@mutant(None, seeds=400, start=1242)
 def a_backfill_ends_with_a_crash(patcher: Patcher) -> None:
     """What was left of a backfill is forgotten by the next start."""
 
@@ -310,7 +310,7 @@ def a_backfill_ends_with_a_crash(patcher: Patcher) -> None:
     patcher.wrap(Feeds, "_open_one", around)
 
 
-@mutant(None, seeds=400)
+@mutant(None, seeds=400, start=19)
 def a_backfill_goes_on_behind_rows_that_a_crash_took_back(patcher: Patcher) -> None:
     """How far a backfill is, is written one batch before its rows."""
     late: list[Any] = []
@@ -325,7 +325,7 @@ def a_backfill_goes_on_behind_rows_that_a_crash_took_back(patcher: Patcher) -> N
     patcher.wrap(FeedRecorder, "fill", around)
 
 
-@mutant(None, seeds=400)
+@mutant(None, seeds=400, start=60)
 def sessions_in_memory_are_left_out_of_a_backfill(patcher: Patcher) -> None:
     """Only subscriptions in the database are told."""
 
@@ -389,7 +389,7 @@ def messages_with_qos_0_go_to_every_store(patcher: Patcher) -> None:
     patcher.wrap(Router, "match", route)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=61)
 def a_message_with_qos_0_in_the_log_is_told_twice(patcher: Patcher) -> None:
     """It comes from the log, and as an event."""
 
@@ -404,7 +404,7 @@ def a_message_with_qos_0_in_the_log_is_told_twice(patcher: Patcher) -> None:
     patcher.wrap(Publishing, "accept", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=43)
 def nobody_asks_for_qos_0_after_a_restart(patcher: Patcher) -> None:
     """A filter that was there before is not marked again."""
 
@@ -416,7 +416,7 @@ def nobody_asks_for_qos_0_after_a_restart(patcher: Patcher) -> None:
     patcher.wrap(Feeds, "_open_one", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=107)
 def a_filter_of_a_backend_for_qos_0_may_rest(patcher: Patcher) -> None:
     """A subscriber that comes and goes takes the mark with it."""
 
@@ -437,7 +437,7 @@ def runs_with_qos_0_are_not_told(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "published_run", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=45)
 def a_message_with_qos_0_comes_before_those_that_it_followed(patcher: Patcher) -> None:
     """Its event is placed at the beginning of the log."""
 
@@ -449,7 +449,7 @@ def a_message_with_qos_0_comes_before_those_that_it_followed(patcher: Patcher) -
     patcher.wrap(FeedRecorder, "published", around)
 
 
-@mutant(None, seeds=200)
+@mutant(None, seeds=200, start=45)
 def a_retained_message_with_qos_0_is_two_messages(patcher: Patcher) -> None:
     """What is retained has another id than what is stored."""
 

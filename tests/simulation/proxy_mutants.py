@@ -44,13 +44,13 @@ def stale_answers(patcher: Patcher, counts: Callable[[Any, Any], bool]) -> None:
     patcher.wrap(ProxyHandler, "listed", listed)
 
 
-@mutant(None, seeds=300, start=300)
+@mutant(None, seeds=300, start=473)
 def a_list_is_taken_twice(patcher: Patcher) -> None:
     """An answer counts as often as it comes."""
     stale_answers(patcher, lambda connection, present: connection is present)
 
 
-@mutant(None, seeds=300, start=300)
+@mutant(None, seeds=300, start=337)
 def a_list_for_an_earlier_connection_is_taken(patcher: Patcher) -> None:
     """What was asked for one session or connection is given to the next one of the client."""
 
@@ -66,7 +66,7 @@ def the_list_of_an_ended_connection_is_taken(patcher: Patcher) -> None:
     stale_answers(patcher, lambda connection, present: present is None)
 
 
-@mutant("gates", seeds=300)
+@mutant("gates", seeds=300, start=69)
 def a_change_is_answered_before_its_commit(patcher: Patcher) -> None:
     """A store hears that a change is made as soon as it is made."""
 
@@ -79,7 +79,7 @@ def a_change_is_answered_before_its_commit(patcher: Patcher) -> None:
     patcher.wrap(ToldChanges, "make_next", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=44)
 def a_mirror_ends_what_the_client_has_subscribed(patcher: Patcher) -> None:
     """A subscription that a store has begun stays the store's when the client asks for it."""
 
@@ -89,7 +89,7 @@ def a_mirror_ends_what_the_client_has_subscribed(patcher: Patcher) -> None:
     patcher.wrap(Proxies, "client_subscribed", around)
 
 
-@mutant(None, seeds=300, start=240)
+@mutant(None, seeds=300, start=379)
 def a_list_overrides_what_the_client_unsubscribes_meanwhile(patcher: Patcher) -> None:
     """A client is subscribed to what it has just left."""
 
@@ -105,7 +105,7 @@ def a_list_overrides_what_the_client_unsubscribes_meanwhile(patcher: Patcher) ->
     patcher.wrap(Proxies, "client_unsubscribed", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=44)
 def a_list_overrides_a_change_that_was_told_meanwhile(patcher: Patcher) -> None:
     """What a store tells of counts until the older list comes."""
 
@@ -115,7 +115,7 @@ def a_list_overrides_a_change_that_was_told_meanwhile(patcher: Patcher) -> None:
     patcher.wrap(Proxies, "store_told", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=28)
 def what_is_held_already_is_begun_again(patcher: Patcher) -> None:
     """Each CONNECT subscribes the whole list anew, with its retained messages."""
 
@@ -132,7 +132,7 @@ def what_is_held_already_is_begun_again(patcher: Patcher) -> None:
     patcher.wrap(ProxyHandler, "_begin", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=24)
 def who_has_begun_a_subscription_is_not_stored(patcher: Patcher) -> None:
     """After a crash what a store has begun is the client's own."""
 
@@ -145,7 +145,7 @@ def who_has_begun_a_subscription_is_not_stored(patcher: Patcher) -> None:
     patcher.wrap(Proxies, "_write", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=24)
 def a_store_may_subscribe_to_anything(patcher: Patcher) -> None:
     """The rules are not asked."""
 
@@ -157,7 +157,7 @@ def a_store_may_subscribe_to_anything(patcher: Patcher) -> None:
     patcher.wrap(SubscribeHandler, "grant", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=39)
 def what_a_new_session_is_owed_is_not_stored(patcher: Patcher) -> None:
     """If its first connection ends too early, a session never gets its list."""
 
@@ -170,7 +170,7 @@ def what_a_new_session_is_owed_is_not_stored(patcher: Patcher) -> None:
     patcher.wrap(Proxies, "_write", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=39)
 def a_new_session_is_asked_for_again_and_again(patcher: Patcher) -> None:
     """The list of a new session stays owed when it has come."""
 
@@ -180,7 +180,7 @@ def a_new_session_is_asked_for_again_and_again(patcher: Patcher) -> None:
     patcher.wrap(Proxies, "done", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=53)
 def a_list_that_was_waited_for_is_dropped(patcher: Patcher) -> None:
     """The CONNACK waits, and the subscriptions never come."""
 

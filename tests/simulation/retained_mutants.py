@@ -14,7 +14,7 @@ from storage.tables.tables import FETCHES
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=60)
 def a_store_is_believed_to_have_the_newest(patcher: Patcher) -> None:
     """What the store has is sent whatever the broker has, or has sent."""
 
@@ -28,7 +28,7 @@ def a_store_is_believed_to_have_the_newest(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "retained_sent", unnoted)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=83)
 def a_retained_message_is_taken_twice(patcher: Patcher) -> None:
     """The answer about a retained message is used as often as it comes."""
 
@@ -46,7 +46,7 @@ def a_retained_message_is_taken_twice(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "fetched", around)
 
 
-@mutant("retained", seeds=300)
+@mutant("retained", seeds=300, start=154)
 def what_a_store_has_is_not_kept(patcher: Patcher) -> None:
     """The next one who subscribes gets the older message of the broker."""
 
@@ -56,7 +56,7 @@ def what_a_store_has_is_not_kept(patcher: Patcher) -> None:
     patcher.wrap(Publishing, "keep_found", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=24)
 def what_is_kept_goes_back_to_its_store(patcher: Patcher) -> None:
     """A store is told of a retained message that came from there."""
 
@@ -69,7 +69,7 @@ def what_is_kept_goes_back_to_its_store(patcher: Patcher) -> None:
     patcher.wrap(outlet, "_wants", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=24)
 def a_look_up_stays_when_it_is_answered(patcher: Patcher) -> None:
     """The row of a look-up is not deleted with its answer."""
 
@@ -82,7 +82,7 @@ def a_look_up_stays_when_it_is_answered(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "_end_lookup", around)
 
 
-@mutant(None, seeds=400)
+@mutant(None, seeds=400, start=24)
 def a_look_up_is_forgotten_with_its_connection(patcher: Patcher) -> None:
     """A resumed session does not ask for the retained message that it is owed."""
 
@@ -96,7 +96,7 @@ def a_look_up_is_forgotten_with_its_connection(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "connected", around)
 
 
-@mutant(None, seeds=600)
+@mutant(None, seeds=600, start=83)
 def what_was_sent_is_not_noted(patcher: Patcher) -> None:
     """A look-up does not know that the session has got the message meanwhile."""
 

@@ -319,13 +319,13 @@ def a_kick_forgets_the_will(patcher: Patcher) -> None:
     patcher.wrap(DisconnectHandler, "end", around)
 
 
-@mutant("operator", seeds=200)
+@mutant("operator", seeds=200, start=40)
 def a_purge_is_not_counted(patcher: Patcher) -> None:
     """Messages that an operator has dropped are missing, and no counter tells of them."""
     patcher.set(OfflineDrops, "messages", lambda self, session, messages, reason: len(messages))
 
 
-@mutant("operator", seeds=200)
+@mutant("operator", seeds=200, start=40)
 def a_purge_by_topic_takes_what_comes_later(patcher: Patcher) -> None:
     """What an operator has dropped of a topic reaches beyond the end of the log."""
 
@@ -338,7 +338,7 @@ def a_purge_by_topic_takes_what_comes_later(patcher: Patcher) -> None:
     patcher.wrap(OfflineDrops, "write", around)
 
 
-@mutant("operator", seeds=200)
+@mutant("operator", seeds=200, start=26)
 def a_purge_of_a_group_passes_over_the_rest_of_the_log(patcher: Patcher) -> None:
     """What it should keep of a shared subscription no member gets."""
 

@@ -93,7 +93,7 @@ def the_own_tail_is_enough(patcher: Patcher) -> None:
     patcher.set(Replica, "_commit", commit)
 
 
-@mutant("cluster", start=20)
+@mutant("cluster", start=27)
 def the_answer_of_the_log_is_enough(patcher: Patcher) -> None:
     """A batch counts as committed once it is acknowledged, whoever has claimed before it there."""
     _unjudged(patcher)
@@ -114,7 +114,7 @@ def the_answer_of_the_log_is_enough(patcher: Patcher) -> None:
     patcher.set(Replica, "_commit", commit)
 
 
-@mutant("cluster", start=20)
+@mutant("cluster", start=27)
 def rows_reach_the_database_before_the_log(patcher: Patcher) -> None:
     """The database of a leader has a batch at once: it keeps it when the log does not."""
 
@@ -128,7 +128,7 @@ def rows_reach_the_database_before_the_log(patcher: Patcher) -> None:
 # What a new leader lacks
 
 
-@mutant("cluster", start=7)
+@mutant("cluster", start=14)
 def a_node_leads_before_its_database_has_all(patcher: Patcher) -> None:
     """What was read from the log and not applied yet is forgotten at a takeover."""
 
@@ -189,7 +189,7 @@ def families_are_dropped_by_the_leader_alone(patcher: Patcher) -> None:
 # What does not count
 
 
-@mutant("cluster", start=20)
+@mutant("cluster", start=26)
 def batches_of_a_deposed_leader_count(patcher: Patcher) -> None:
     """What an old leader appends late is applied: nobody looks at epochs."""
     patcher.set(real, "counts", EpochNotLookedAt.counts)
