@@ -24,7 +24,7 @@ def status(member: Member) -> Request:
         {
             "node": name,
             "address": each.address,
-            "read": each.reached,
+            "read": each.reached[1],
             "durable": each.durable,
             "heard": True,
             "silent_ms": member.silent_ms(name),

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from broker.cli.administration import cluster_nodes
 from broker.cluster import describing
 from broker.operations.control_socket import ControlError
 from storage.time import machine_clocks
@@ -22,6 +23,21 @@ def test_a_leader_says_how_far_each_member_is(town: Town) -> None:
         (member,) = json.loads(status["members"])
         assert member["node"] == other and member["heard"]
         assert member["address"] == f"{other}:1883"
+
+    asyncio.run(run())
+
+
+def test_what_a_node_says_can_be_printed(town: Town) -> None:
+    """Both sides of the control socket: the command reads what a node really says."""
+
+    async def run() -> None:
+        name = await town.elect()
+        other = next(each for each in NAMES if each != name)
+        status = describing.status(town.members[name])
+        (line,) = (each for each in cluster_nodes.lines(status) if each.startswith("member"))
+        (member,) = json.loads(status["members"])
+        assert line.startswith(f"member   {other}  read {member['read']} (")
+        assert line.endswith(f"on disk to {member['durable']}, {other}:1883")
 
     asyncio.run(run())
 
