@@ -10,6 +10,7 @@ import functools
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from threading import Event as Signal
 from threading import Thread
 from typing import Final
 
@@ -36,6 +37,8 @@ from storage.local.rocks import RocksStore
 from storage.replicated.roles.terms import Leads, Settings
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
+
+CHECK_AGAIN_S: Final = 1.0  # until Kafka is asked again about the topic
 
 
 async def follow(
@@ -131,7 +134,10 @@ class Following:
             )
             member.attach(loop)
             # Not on this thread, nor one that an end waits for: Kafka may not answer for long.
-            checking = (self._config, log, loop, functools.partial(_checked, ended, checked))
+            is_settled = Signal()
+            ended.add_done_callback(lambda _: is_settled.set())
+            tell = functools.partial(_checked, ended, checked)
+            checking = (self._config, log, loop, tell, is_settled)
             Thread(target=_check_topic, args=checking, name="topic", daemon=True).start()
             try:
                 leads = await ended
@@ -228,18 +234,36 @@ def _fail(ended: "asyncio.Future[Leads | None]", error: StorageError) -> None:
 
 
 def _check_topic(
-    config: Config, log: Log, loop: asyncio.AbstractEventLoop, tell: Callable[[str], None]
+    config: Config,
+    log: Log,
+    loop: asyncio.AbstractEventLoop,
+    tell: Callable[[str], None],
+    is_settled: Signal,
 ) -> None:
-    """Say why the topic would lose records, "" if it would not, or cannot be asked about."""
+    """Say why the topic would lose records, "" if it would not, or cannot be asked about.
+
+    Kafka may come later than this node, so it is asked again. Once this node is to lead, which
+    `is_settled` tells, it is asked once more: a topic that can be used and not asked about, as
+    without the right to describe it, must not keep a node from leading.
+    """
     from broker.operations import cluster_topic  # the library, only if asked for
     from storage.replicated.kafka.topic import TopicError
 
-    try:
-        problems = cluster_topic.problems(config.cluster)
-    except TopicError as problem:
-        # A node must come back by itself when Kafka does.
-        log.warning("cluster_topic", f"the topic could not be checked: {problem}")
-        problems = []
+    problems: list[str] = []
+    told = ""
+    while True:
+        is_last = is_settled.is_set()
+        try:
+            problems = cluster_topic.problems(config.cluster)
+            break
+        except TopicError as problem:
+            # A node must come back by itself when Kafka does.
+            if str(problem) != told:
+                told = str(problem)
+                log.warning("cluster_topic", f"the topic could not be checked: {told}")
+        if is_last:
+            break
+        is_settled.wait(CHECK_AGAIN_S)
     with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
         loop.call_soon_threadsafe(tell, "; ".join(problems))
 
