@@ -87,6 +87,24 @@ def test_a_node_that_is_gone_is_not_handed_over_to(town: Town) -> None:
     asyncio.run(run())
 
 
+def test_without_its_log_a_leader_hands_over_to_nobody(town: Town) -> None:
+    """It could commit nothing: it would send its clients away, and end when the time is over."""
+
+    async def run() -> None:
+        name = await town.elect()
+        leader = town.members[name]
+        other = next(each for each in NAMES if each != name)
+        leader.unheard = "for 7 s: no answer"
+        with pytest.raises(ControlError, match="the log is not heard for 7 s: no answer: nothing"):
+            describing.successor(leader, {"node": other})
+        leader.unheard = ""
+        leader.replica.is_stalled = True
+        with pytest.raises(ControlError, match="the log is not heard for some seconds: nothing"):
+            describing.successor(leader, {"node": other})
+
+    asyncio.run(run())
+
+
 def test_a_leader_that_resigns_is_followed_at_once_by_whom_it_names(town: Town) -> None:
     async def run() -> None:
         name = await town.elect()
