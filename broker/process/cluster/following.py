@@ -27,6 +27,7 @@ from broker.observe.structured_log import Log
 from broker.operations import checkpoint
 from broker.operations.control_socket import ControlError, ControlServer, Request
 from broker.process.open import OpenBroker, StartError
+from broker.process.reload import HangUps
 from broker.process.systemd import Watchdog, notify
 from session.counters import Counters
 from storage.errors import Recoverable, StorageError
@@ -42,7 +43,12 @@ CHECK_AGAIN_S: Final = 1.0  # until Kafka is asked again about the topic
 
 
 async def follow(
-    config: Config, log: Log, stack: contextlib.ExitStack, *, has_led: bool = False
+    config: Config,
+    log: Log,
+    stack: contextlib.ExitStack,
+    hang_ups: HangUps,
+    *,
+    has_led: bool = False,
 ) -> Lead | None:
     """Follow until this node leads; return None if a signal ends the process before.
 
@@ -62,7 +68,7 @@ async def follow(
         )
     except StorageError as problem:
         raise StartError(str(problem)) from None
-    following = Following(config, log, member, opened.store)
+    following = Following(config, log, member, opened.store, hang_ups)
     leads = await following.run()
     if leads is None:
         return None
@@ -99,7 +105,10 @@ def open_broker(
 class Following:
     """One stretch of following."""
 
-    def __init__(self, config: Config, log: Log, member: Member, store: RocksStore) -> None:
+    def __init__(
+        self, config: Config, log: Log, member: Member, store: RocksStore, hang_ups: HangUps
+    ) -> None:
+        self._hang_ups: Final = hang_ups
         self._config: Final = config
         self._log: Final = log
         self._member: Final = member
@@ -127,6 +136,7 @@ class Following:
                 await standby.open()
             except ListenError as problem:
                 raise StartError(str(problem)) from None
+            self._hang_ups.start(loop, functools.partial(self._reload, standby), keeps=True)
             self._status.phase = "following"
             notify(READY=1, STATUS="following")
             log.info(
@@ -158,6 +168,13 @@ class Following:
         _settle(ended, None)
         if not checked.done():
             checked.set_result("")
+
+    def _reload(self, standby: Standby) -> None:
+        """Read again what is in use here: certificates. The rest is read when this node leads."""
+        standby.reload()
+        self._log.info(
+            "reload", "this node follows: it reads users, rules and settings as it leads"
+        )
 
     def _note_figures(self, figures: ClusterFigures) -> None:
         """Take what every tick tells, on the loop: it lives."""

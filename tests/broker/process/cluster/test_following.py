@@ -15,6 +15,7 @@ from broker.observe.structured_log import Log
 from broker.operations import cluster_topic
 from broker.process.cluster import following
 from broker.process.cluster.following import Following
+from broker.process.reload import HangUps
 from storage.errors import Recoverable
 from storage.replicated.kafka.topic import TopicError
 from storage.replicated.roles.terms import Leads
@@ -38,7 +39,9 @@ def test_a_signal_ends_a_node_that_waits_for_what_kafka_says_of_the_topic(
     monkeypatch.setattr(following, "_check_topic", lambda *_: None)  # it never answers
     shell = SimpleNamespace(metrics_enabled=False, data_dir=str(tmp_path))
     config: Any = SimpleNamespace(listeners=[], shell=shell)
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
 
     async def run() -> None:
         town = Town()
@@ -47,7 +50,8 @@ def test_a_signal_ends_a_node_that_waits_for_what_kafka_says_of_the_topic(
         async with asyncio.timeout(30):
             name, _ = await town.led.get()
             member, store = town.members[name], town.stores[name]
-            node = Following(config, Log(level="error"), member, store)  # type: ignore[arg-type]
+            hang_ups = HangUps()
+            node = Following(config, Log(level="error"), member, store, hang_ups)  # type: ignore[arg-type]
             member.detach()
             running = asyncio.create_task(node.run())
             await asyncio.sleep(0)
@@ -140,7 +144,7 @@ def test_a_node_that_follows_feeds_the_watchdog(manager: socket.socket) -> None:
         async with asyncio.timeout(30):
             member = town.start("ann")
             config: Any = SimpleNamespace()
-            member.looked = Following(config, Log(level="error"), member, None)._note_figures  # type: ignore[arg-type]
+            member.looked = Following(config, Log(level="error"), member, None, None)._note_figures  # type: ignore[arg-type]
             loop = asyncio.get_running_loop()
             manager.setblocking(False)
             assert await loop.sock_recv(manager, 1000) == b"WATCHDOG=1"
