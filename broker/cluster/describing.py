@@ -24,7 +24,7 @@ def status(member: Member) -> Request:
         {
             "node": name,
             "address": each.address,
-            "read": each.reached,
+            "read": each.reached[1],
             "durable": each.durable,
             "heard": True,
             "silent_ms": member.silent_ms(name),
@@ -72,6 +72,12 @@ def successor(member: Member, request: Request) -> str:
     if node not in replica.members.names:
         names = ", ".join(replica.members.names)
         raise ControlError(f"no member {node!r}; the members are {names}")
+    if replica.is_stalled or member.unheard:
+        why = member.unheard or "for some seconds"
+        raise ControlError(
+            f"the log is not heard {why}: nothing can be committed, so nobody can take over; "
+            "clients stay here until it is heard"
+        )
     found = dict(replica.members).get(node)
     if found is None:
         raise ControlError(f"{node} was not heard since this node began: it could not take over")

@@ -36,6 +36,7 @@ class Standby:
         self._log: Final = log
         self._channels: Final[list[socket.socket]] = []
         self._acceptors: Final[list[Acceptor]] = []
+        self._contexts: Final[dict[Endpoint, ssl.SSLContext]] = {}  # of those with TLS
         self._clients: Final[set[_Client]] = set()
         self._is_closed: bool = False
         self.answered: int = 0
@@ -48,7 +49,8 @@ class Standby:
                 continue
             assert endpoint.port is not None
             try:
-                context = tls.server_context(endpoint) if endpoint.has_tls else None
+                if endpoint.has_tls:
+                    self._contexts[endpoint] = tls.server_context(endpoint)
             except tls.TlsError as problem:
                 raise ListenError(str(problem)) from None
             for channel in bind(endpoint.section, endpoint.host, endpoint.port):
@@ -60,11 +62,9 @@ class Standby:
                     raise ListenError(
                         bind_problem(endpoint.section, endpoint.host, endpoint.port, problem)
                     ) from None
-                self._acceptors.append(self._acceptor(channel, endpoint, context))
+                self._acceptors.append(self._acceptor(channel, endpoint))
 
-    def _acceptor(
-        self, channel: socket.socket, endpoint: Endpoint, context: ssl.SSLContext | None
-    ) -> Acceptor:
+    def _acceptor(self, channel: socket.socket, endpoint: Endpoint) -> Acceptor:
         """Return who accepts: it bounds how many connections are in a handshake, and for how long.
 
         Without a descriptor for another one it pauses.
@@ -82,11 +82,25 @@ class Standby:
             make,
             name="",
             has_header=False,
-            context=lambda: context,
+            context=lambda: self._contexts.get(endpoint),
             identity_kind="none",
             timeout_s=CONNECT_S,
             refused=refused,
         )
+
+    def reload(self) -> None:
+        """Read certificates again, for connections from now on; log bad ones and keep the others.
+
+        A node may follow for longer than a certificate is good.
+        """
+        for endpoint in self._contexts:
+            try:
+                self._contexts[endpoint] = tls.server_context(endpoint)
+            except tls.TlsError as problem:
+                self._log.error("reload_failed", f"{problem}; keeping the certificate in use")
+            else:
+                section = endpoint.section
+                self._log.info("reload", "certificate read again", listener=section)
 
     async def close(self) -> None:
         """Listen no more, and end what is open."""

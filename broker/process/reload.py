@@ -35,14 +35,21 @@ class HangUps:
         """Take the signal from now on; by default it would end the process."""
         self._came = False
         self._act: Callable[[], object] | None = None
+        self._keeps = False
         signal.signal(signal.SIGHUP, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
 
-    def start(self, loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
-        """From now on call `act` for each signal, or for several, also if one came before."""
+    def start(
+        self, loop: asyncio.AbstractEventLoop, act: Callable[[], object], *, keeps: bool = False
+    ) -> None:
+        """From now on call `act` for each signal, or for several, also if one came before.
+
+        `keeps`: `act` reads a part only. The next `act` is called for the same signals again.
+        """
         self._act = act
+        self._keeps = keeps
         loop.add_signal_handler(signal.SIGHUP, self.look)  # so that the signal wakes the loop
         signal.signal(signal.SIGHUP, self._note)
         signal.siginterrupt(signal.SIGHUP, False)
@@ -59,7 +66,7 @@ class HangUps:
     def look(self) -> None:
         """Act if the signal has come. To call this lets Python run its signal handlers first."""
         if self._came and self._act is not None:
-            self._came = False
+            self._came = self._keeps
             self._act()
 
 

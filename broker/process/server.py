@@ -77,7 +77,8 @@ def serve(
         with contextlib.ExitStack() as stack:
             lead = None
             if config.cluster.is_replicated:
-                lead = _run(following.follow(config, log, stack, has_led=has_led))
+                lead = _run(following.follow(config, log, stack, hang_ups, has_led=has_led))
+                hang_ups.rest()
                 if lead is None:
                     return EXIT_OK
             opened = following.open_broker(config, log, stack, lead)

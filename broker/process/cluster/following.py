@@ -10,6 +10,7 @@ import functools
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from threading import Event as Signal
 from threading import Thread
 from typing import Final
 
@@ -26,6 +27,7 @@ from broker.observe.structured_log import Log
 from broker.operations import checkpoint
 from broker.operations.control_socket import ControlError, ControlServer, Request
 from broker.process.open import OpenBroker, StartError
+from broker.process.reload import HangUps
 from broker.process.systemd import Watchdog, notify
 from session.counters import Counters
 from storage.errors import Recoverable, StorageError
@@ -37,9 +39,16 @@ from storage.replicated.roles.terms import Leads, Settings
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 
+CHECK_AGAIN_S: Final = 1.0  # until Kafka is asked again about the topic
+
 
 async def follow(
-    config: Config, log: Log, stack: contextlib.ExitStack, *, has_led: bool = False
+    config: Config,
+    log: Log,
+    stack: contextlib.ExitStack,
+    hang_ups: HangUps,
+    *,
+    has_led: bool = False,
 ) -> Lead | None:
     """Follow until this node leads; return None if a signal ends the process before.
 
@@ -59,7 +68,7 @@ async def follow(
         )
     except StorageError as problem:
         raise StartError(str(problem)) from None
-    following = Following(config, log, member, opened.store)
+    following = Following(config, log, member, opened.store, hang_ups)
     leads = await following.run()
     if leads is None:
         return None
@@ -96,7 +105,10 @@ def open_broker(
 class Following:
     """One stretch of following."""
 
-    def __init__(self, config: Config, log: Log, member: Member, store: RocksStore) -> None:
+    def __init__(
+        self, config: Config, log: Log, member: Member, store: RocksStore, hang_ups: HangUps
+    ) -> None:
+        self._hang_ups: Final = hang_ups
         self._config: Final = config
         self._log: Final = log
         self._member: Final = member
@@ -124,6 +136,7 @@ class Following:
                 await standby.open()
             except ListenError as problem:
                 raise StartError(str(problem)) from None
+            self._hang_ups.start(loop, functools.partial(self._reload, standby), keeps=True)
             self._status.phase = "following"
             notify(READY=1, STATUS="following")
             log.info(
@@ -131,7 +144,10 @@ class Following:
             )
             member.attach(loop)
             # Not on this thread, nor one that an end waits for: Kafka may not answer for long.
-            checking = (self._config, log, loop, functools.partial(_checked, ended, checked))
+            is_settled = Signal()
+            ended.add_done_callback(lambda _: is_settled.set())
+            tell = functools.partial(_checked, ended, checked)
+            checking = (self._config, log, loop, tell, is_settled)
             Thread(target=_check_topic, args=checking, name="topic", daemon=True).start()
             try:
                 leads = await ended
@@ -152,6 +168,13 @@ class Following:
         _settle(ended, None)
         if not checked.done():
             checked.set_result("")
+
+    def _reload(self, standby: Standby) -> None:
+        """Read again what is in use here: certificates. The rest is read when this node leads."""
+        standby.reload()
+        self._log.info(
+            "reload", "this node follows: it reads users, rules and settings as it leads"
+        )
 
     def _note_figures(self, figures: ClusterFigures) -> None:
         """Take what every tick tells, on the loop: it lives."""
@@ -228,18 +251,36 @@ def _fail(ended: "asyncio.Future[Leads | None]", error: StorageError) -> None:
 
 
 def _check_topic(
-    config: Config, log: Log, loop: asyncio.AbstractEventLoop, tell: Callable[[str], None]
+    config: Config,
+    log: Log,
+    loop: asyncio.AbstractEventLoop,
+    tell: Callable[[str], None],
+    is_settled: Signal,
 ) -> None:
-    """Say why the topic would lose records, "" if it would not, or cannot be asked about."""
+    """Say why the topic would lose records, "" if it would not, or cannot be asked about.
+
+    Kafka may come later than this node, so it is asked again. Once this node is to lead, which
+    `is_settled` tells, it is asked once more: a topic that can be used and not asked about, as
+    without the right to describe it, must not keep a node from leading.
+    """
     from broker.operations import cluster_topic  # the library, only if asked for
     from storage.replicated.kafka.topic import TopicError
 
-    try:
-        problems = cluster_topic.problems(config.cluster)
-    except TopicError as problem:
-        # A node must come back by itself when Kafka does.
-        log.warning("cluster_topic", f"the topic could not be checked: {problem}")
-        problems = []
+    problems: list[str] = []
+    told = ""
+    while True:
+        is_last = is_settled.is_set()
+        try:
+            problems = cluster_topic.problems(config.cluster)
+            break
+        except TopicError as problem:
+            # A node must come back by itself when Kafka does.
+            if str(problem) != told:
+                told = str(problem)
+                log.warning("cluster_topic", f"the topic could not be checked: {told}")
+        if is_last:
+            break
+        is_settled.wait(CHECK_AGAIN_S)
     with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
         loop.call_soon_threadsafe(tell, "; ".join(problems))
 

@@ -35,6 +35,9 @@ RETRY_S: Final = 1.0
 AGAIN_S: Final = 0.25
 FAILING_S: Final = 5.0  # for so long appends fail until an operator is told why
 FAILED: Final = "the producer has failed for good"
+UNANSWERED: Final = (
+    "no acknowledgement for some seconds: are fewer servers in sync than min.insync.replicas?"
+)
 FULL: Final = "the queue to Kafka is full"
 # Of a record that is sent again after its answer got lost, the servers may not know it any more.
 NOWHERE: Final = "the servers do not say at which place it is"
@@ -54,6 +57,7 @@ class Sender:
         self._producer: Producer | None = None
         self._number = 0  # of the producer: an old one's outcomes do not count
         self._waiting: set[int] = set()  # tokens
+        self._waited_since = 0.0  # since when there are some, or one of them was acknowledged last
         self._refused: list[Unknown] = []  # to be told, some time after the first one
         self._refused_at = 0.0
         self._failing_since = 0.0  # 0 = the last append that has ended did not fail
@@ -92,9 +96,14 @@ class Sender:
 
     @property
     def refusal(self) -> str:
-        """Why all appends of the last seconds have failed, "" = they have not."""
-        since = self._failing_since
-        return self._failure if since and time.monotonic() - since > FAILING_S else ""
+        """Why no append of the last seconds was acknowledged, "" = one was, or none was made.
+
+        The producer itself tries again for ever, without a word, while too few are in sync.
+        """
+        now, since = time.monotonic(), self._failing_since
+        if since and now - since > FAILING_S:
+            return self._failure
+        return UNANSWERED if self._waiting and now - self._waited_since > FAILING_S else ""
 
     def _tell_refused(self) -> None:
         """Tell of what was refused a while ago."""
@@ -118,6 +127,8 @@ class Sender:
             self._is_broken |= problem.args[0].code() == KafkaError._FATAL
             return client.text(problem)
         if token is not None:
+            if not self._waiting:
+                self._waited_since = time.monotonic()
             self._waiting.add(token)
         return ""
 
@@ -137,6 +148,7 @@ class Sender:
                 self._refuse(token, client.text(error))
                 return
             self._failing_since = 0.0
+            self._waited_since = time.monotonic()
         place = message.offset()
         if place is None or place < 0:
             self._inbox.put([Unknown(token, NOWHERE)])

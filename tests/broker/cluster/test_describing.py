@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from broker.cli.administration import cluster_nodes
 from broker.cluster import describing
 from broker.operations.control_socket import ControlError
 from storage.time import machine_clocks
@@ -22,6 +23,21 @@ def test_a_leader_says_how_far_each_member_is(town: Town) -> None:
         (member,) = json.loads(status["members"])
         assert member["node"] == other and member["heard"]
         assert member["address"] == f"{other}:1883"
+
+    asyncio.run(run())
+
+
+def test_what_a_node_says_can_be_printed(town: Town) -> None:
+    """Both sides of the control socket: the command reads what a node really says."""
+
+    async def run() -> None:
+        name = await town.elect()
+        other = next(each for each in NAMES if each != name)
+        status = describing.status(town.members[name])
+        (line,) = (each for each in cluster_nodes.lines(status) if each.startswith("member"))
+        (member,) = json.loads(status["members"])
+        assert line.startswith(f"member   {other}  read {member['read']} (")
+        assert line.endswith(f"on disk to {member['durable']}, {other}:1883")
 
     asyncio.run(run())
 
@@ -66,6 +82,24 @@ def test_a_node_that_is_gone_is_not_handed_over_to(town: Town) -> None:
         leader._words[other] = heard, machine_clocks.boottime_ms() - 11_500
         leader.detach()
         with pytest.raises(ControlError, match=f"{other} was last heard 11 s ago: is it running"):
+            describing.successor(leader, {"node": other})
+
+    asyncio.run(run())
+
+
+def test_without_its_log_a_leader_hands_over_to_nobody(town: Town) -> None:
+    """It could commit nothing: it would send its clients away, and end when the time is over."""
+
+    async def run() -> None:
+        name = await town.elect()
+        leader = town.members[name]
+        other = next(each for each in NAMES if each != name)
+        leader.unheard = "for 7 s: no answer"
+        with pytest.raises(ControlError, match="the log is not heard for 7 s: no answer: nothing"):
+            describing.successor(leader, {"node": other})
+        leader.unheard = ""
+        leader.replica.is_stalled = True
+        with pytest.raises(ControlError, match="the log is not heard for some seconds: nothing"):
             describing.successor(leader, {"node": other})
 
     asyncio.run(run())

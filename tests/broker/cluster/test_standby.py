@@ -136,6 +136,47 @@ def test_connections_without_a_handshake_keep_nobody_from_the_answer(
     asyncio.run(bounded())
 
 
+def test_a_certificate_that_was_renewed_is_shown_once_it_is_read_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node may follow for longer than a certificate is good."""
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+    endpoint = Endpoint()
+    endpoint.port, endpoint.tls_certificate, endpoint.tls_key = 0, str(certificate), str(key)
+
+    def install(authority: Authority) -> None:
+        for source, path in zip(authority.server(), (certificate, key), strict=True):
+            path.write_bytes(source.read_bytes())
+
+    async def is_trusted(standby: Standby, authority: Authority) -> bool:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        try:
+            connected = asyncio.open_connection("127.0.0.1", standby.port, ssl=context)
+            _, writer = await connected
+        except ssl.SSLCertVerificationError:
+            return False
+        writer.close()
+        return True
+
+    async def run() -> None:
+        install(old)
+        standby = Standby([endpoint], lambda: "bob:1", Log(level="info"))
+        await standby.open()
+        install(new)
+        assert await is_trusted(standby, old)
+        standby.reload()
+        assert await is_trusted(standby, new) and not await is_trusted(standby, old)
+        certificate.write_text("no certificate")
+        standby.reload()
+        assert await is_trusted(standby, new)
+        await standby.close()
+
+    asyncio.run(run())
+    told = capsys.readouterr().err
+    assert "certificate read again" in told and "keeping the certificate in use" in told
+
+
 def test_whoever_is_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby_module, "CLIENTS_MAX", 1)
 

@@ -144,6 +144,27 @@ def test_a_signal_between_two_loops_ends_nothing_and_is_acted_on_in_the_second_o
         signal.signal(signal.SIGHUP, before)
 
 
+def test_what_a_follower_read_is_read_again_by_the_leader_that_it_becomes() -> None:
+    """It reads certificates only."""
+    acted: list[str] = []
+    before = signal.getsignal(signal.SIGHUP)
+    loop = asyncio.new_event_loop()
+    hang_ups = HangUps()
+    try:
+        hang_ups.start(loop, lambda: acted.append("follower"), keeps=True)
+        signal.raise_signal(signal.SIGHUP)
+        hang_ups.look()
+        assert acted == ["follower"]
+        hang_ups.start(loop, lambda: acted.append("leader"))
+        assert acted == ["follower", "leader"]
+        hang_ups.look()
+        assert acted == ["follower", "leader"]
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        loop.close()
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_the_log_level_changes(prepare: Prepare, toml: Path) -> None:
     broker = serve(prepare, toml)
     toml.write_text("[log]\nlevel = 'error'\n")

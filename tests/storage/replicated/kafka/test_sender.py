@@ -129,6 +129,24 @@ def test_why_nothing_can_be_appended_is_known_until_something_is(
     assert desk.sender.refusal == ""
 
 
+def test_that_nothing_is_acknowledged_is_known_until_something_is(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E.g. too few servers are in sync: the producer tries again and again, and tells nobody."""
+    monkeypatch.setattr(sender, "FAILING_S", -1.0)
+    assert desk.sender.refusal == ""
+    desk.sender.append(b"a", None)  # of which nobody awaits an outcome
+    assert desk.sender.refusal == ""
+    desk.sender.append(b"b", 1)
+    assert desk.sender.refusal == sender.UNANSWERED
+    monkeypatch.setattr(sender, "FAILING_S", 60.0)
+    assert desk.sender.refusal == ""
+    monkeypatch.setattr(sender, "FAILING_S", -1.0)
+    desk.producer().answers(1)
+    desk.events(1)
+    assert desk.sender.refusal == ""
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_after_a_fatal_error_another_producer_goes_on(desk: Desk, is_late: bool) -> None:
     desk.sender.append(b"a", 1)
