@@ -133,6 +133,9 @@ class Replica:
         # Was the record at `place` read, so that what comes behind it continues the chain?
         self._is_found: bool = at.position.index == 0
         self._read_to: int = at.place  # everything before was read
+        # A record that is read again, after this node went back, tells of nobody who lives now.
+        self._seen_to: int = 0
+        self._is_news: bool = True
         self._has_turned: bool = False  # what comes was read before this node went back
         self._has_shrunk: bool = False  # the log lost records, which may have to be sent again
         self._durable: int = 0  # to where the database is known to be synced
@@ -216,6 +219,8 @@ class Replica:
 
     def _read(self, place: int, data: bytes, now: int) -> None:
         self._read_to = place + 1
+        self._is_news = place >= self._seen_to
+        self._seen_to = max(self._seen_to, place + 1)
         if not self._is_found:
             self._is_found = place == self.place and digest(data) == self.log_end.digest
             if not self._is_found:
@@ -274,8 +279,9 @@ class Replica:
         self._follower.hear_kept(Position(record.epoch, record.index, record.before))
         if record.epoch < self.log_end.epoch:
             return
-        self._quiet_since = now  # also if its claim is missing here: it must send that again
-        self._is_free = False
+        if self._is_news:
+            self._quiet_since = now  # also if its claim is missing here: it must send that again
+            self._is_free = False
         if record.epoch != self.log_end.epoch:
             return
         self.leader = record.node
@@ -303,11 +309,12 @@ class Replica:
         self._writing.counted(now)
         if record.kind == BATCH:
             self._note_batch(record.epoch, place, now)
-        self._missed_since = 0
-        self._look_back_ms = 2 * self.settings.resend_ms
         self.leader = record.node
-        self._quiet_since = now
-        self._is_free = False
+        if self._is_news:
+            self._missed_since = 0
+            self._look_back_ms = 2 * self.settings.resend_ms
+            self._quiet_since = now
+            self._is_free = False
         if self._has_forked(record):
             self._break(
                 f"the log has other records up to {record.index} than this node, which were "
@@ -398,6 +405,7 @@ class Replica:
         """The log has lost records: go back. It begins at `start`, None = nobody has said."""
         self._has_shrunk = True
         self.is_warm = False
+        self._seen_to = min(self._seen_to, end)
         self.members.shrunk(end)
         self._acks.shrunk(end)
         self._acks.repeat_from(0)
@@ -418,6 +426,7 @@ class Replica:
     def _anchor_is_wrong(self) -> None:
         """Another record is where this node read on: the log lost records and got others since."""
         self.is_warm = False
+        self._seen_to = 0
         self._acks.shrunk(0)
         self._follower.drop_anchor()
         self._go_back(f"the log has another record at {self.place} than before")

@@ -291,3 +291,25 @@ def test_an_acknowledgement_says_nothing_of_what_was_read_before_and_lost_since(
     assert not bob.told(Committed)
     bob.hear(Shrunk(mine.place))
     assert not bob.told(Committed)
+
+
+def test_a_node_that_looks_again_for_what_is_lost_claims_in_the_end() -> None:
+    """A record without the one before it is read again and again: no sign of life (527604)."""
+    chain = Chain()
+    claim = chain.add(CLAIM, 1)
+    first = Anchor(chain.end, claim.place)
+    batch = chain.add(BATCH, 1, row(1))
+    at = Anchor(chain.end, batch.place)
+    chain.add(BATCH, 1, row(2))  # which the log has lost
+    chain.add(BATCH, 1, row(3))
+    stray = chain.add(BATCH, 1, row(4))
+    bob = Bob(at, (first,))
+    bob.begin(at, (first,), members=("bob",), takeover_ms=5000, has_led=True)
+    looked = 0
+    while bob.replica.role != CLAIMS and bob.now < 100_000:
+        if len(bob.log.read_at) > looked:
+            looked = len(bob.log.read_at)
+            bob.hear(claim, batch, stray)
+        bob.wait(100)
+    assert looked > 2
+    assert bob.replica.role == CLAIMS
