@@ -16,10 +16,15 @@ import pytest
 
 import session.engine
 from tests import file_order
+from tests.skips import pytest_runtest_makereport
 from tests.threads import no_thread_outlives_its_file
 from tests.umask import no_umask_outlives_its_test
 
-__all__ = ["no_thread_outlives_its_file", "no_umask_outlives_its_test"]  # fixtures
+__all__ = [  # fixtures and a hook
+    "no_thread_outlives_its_file",
+    "no_umask_outlives_its_test",
+    "pytest_runtest_makereport",
+]
 
 # A shell lets what it runs in the background ignore Ctrl-C, and a process hands that on: the tests
 # that send it would wait for an end that never comes.
