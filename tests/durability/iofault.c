@@ -164,6 +164,10 @@ static int fault_in(int op, int fd, const char *path, off_t from, size_t size) {
     char link[64], name[4096];
     long sleep_ms = 0;
     int error = 0;
+    sigset_t all, before;
+    /* Python's handler of a signal writes to a descriptor: with the lock held it would wait for itself. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&lock);
     refresh();
     for (int i = 0; i < rules_count; i++) {
@@ -185,6 +189,7 @@ static int fault_in(int op, int fd, const char *path, off_t from, size_t size) {
         else error = rule->mode == EIO_ ? EIO : ENOSPC;
     }
     pthread_mutex_unlock(&lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (sleep_ms) {
         struct timespec wait = {sleep_ms / 1000, (sleep_ms % 1000) * 1000000};
         nanosleep(&wait, NULL);

@@ -74,11 +74,14 @@ def _password(access: Access) -> str:
         return access.password
     try:
         with open(access.password_file, encoding="utf-8") as file:
-            return file.readline().rstrip("\r\n")
+            password = file.readline().rstrip("\r\n")
     except UnicodeDecodeError as problem:
         raise OSError(f"password_file {access.password_file}: {problem}") from None
     except OSError as problem:
         raise OSError(f"password_file {access.password_file}: {problem.strerror}") from None
+    if not password:  # perhaps it is just being written
+        raise OSError(f"password_file {access.password_file}: its first line is empty")
+    return password
 
 
 def is_refusal(error: KafkaError) -> bool:

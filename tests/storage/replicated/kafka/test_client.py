@@ -50,6 +50,9 @@ def test_a_password_is_the_first_line_of_its_file_each_time(tmp_path: Path) -> N
     file.write_bytes(b"\xff")
     with pytest.raises(OSError, match=r"password_file .*password: .*utf-8"):
         client.settings(access)
+    file.write_text("\nsecret")  # as while it is being written
+    with pytest.raises(OSError, match=r"password_file .*password: its first line is empty"):
+        client.settings(access)
     file.unlink()
     with pytest.raises(OSError, match=r"password_file .*password: No such file"):
         client.settings(access)
