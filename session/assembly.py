@@ -34,6 +34,7 @@ from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
 from session.routing.holders import Holders
+from session.routing.loading import FilterLoad
 from session.routing.retained import Retained
 from session.routing.router import Router
 from session.scheduling.admission import Admission
@@ -53,7 +54,9 @@ class Assembly:
         core: Core,
         database: Database,
         ports: Ports,
+        filters: FilterLoad,
     ) -> None:
+        """Route by the index that `filters` loads, here or before."""
         tick, settings = core.tick, core.settings
         log = database.log
         self.core: Final = core
@@ -75,7 +78,7 @@ class Assembly:
         self.outlet: Final = FeedOutlet(
             core, database, self.feed, self.quota.extents, history.backends
         )
-        self.routes: Final = Router(tick)
+        self.routes: Final = Router(tick, filters.index)
         self.retained: Final = Retained(core, database, history)
         self.delivery: Final = Delivery(
             DeliveryContext(core, database, self.routes, ports.policy, history), self.retained
@@ -83,7 +86,16 @@ class Assembly:
         sweep = Sweep()
         holders = Holders(core, database)
         self.sessions: Final = Sessions(
-            core, database, self.routes, self.delivery, self.quota, sweep, history, holders, live
+            core,
+            database,
+            self.routes,
+            filters,
+            self.delivery,
+            self.quota,
+            sweep,
+            history,
+            holders,
+            live,
         )
         self.writer: Final = TickWriter(
             core,

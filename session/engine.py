@@ -64,6 +64,7 @@ from session.packets.proxy import ProxyHandler
 from session.ports import Authenticator, Policy, Transport
 from session.publish.store_health import NO_LIMIT
 from session.recovery import Recovery, open_database, recover
+from session.routing.loading import FilterLoad
 from session.settings import CHANGEABLE, Settings
 from storage.api import Store
 from storage.errors import Recoverable
@@ -105,6 +106,7 @@ class Engine:
         denied: Denied | None = None,
         damaged: TellDamage | None = None,
         new_instance: Callable[[], str] | None = None,
+        filters: FilterLoad | None = None,
     ) -> None:
         """Take the surroundings of the broker; nothing is opened before `start`.
 
@@ -113,7 +115,8 @@ class Engine:
         all clocks. `observe` is called when a client connects, is refused or disconnects, `denied`
         when the policy denies a client a PUBLISH, a subscription or its will, `damaged` when rows
         were found that cannot be read; they must not call the engine. `new_instance` makes the mark
-        of a new backend: one that no other database has.
+        of a new backend: one that no other database has. `filters` are those of the store, as far
+        as they are loaded.
         """
         self.settings: Final = settings
         self.counters: Final = counters
@@ -127,6 +130,7 @@ class Engine:
             denied or _untold,
             new_instance or new_client_id,
         )
+        self._filters: Final = filters or FilterLoad()
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
         self._tick: Final = Tick(settings.progress_delay_ms)
@@ -158,7 +162,7 @@ class Engine:
         """
         self._tick.now = now
         database = open_database(self._store, self._core, told_of)
-        assembly = Assembly(self._core, database, self._ports)
+        assembly = Assembly(self._core, database, self._ports, self._filters)
         self._take(assembly)
         recovery = recover(assembly, now, alive_ms)
         self._beat(now)

@@ -6,6 +6,7 @@ Read next: `broker.cluster.member`, `broker.process.open`, which opens the rest.
 from dataclasses import dataclass
 
 from broker.cluster.member import Member
+from session.routing.loading import FilterLoad
 from storage.api import Store
 from storage.local.data_directory import DataDirectory
 from storage.local.opening import OpenDatabase
@@ -24,6 +25,7 @@ class Lead:
     opened: OpenDatabase
     alive_ms: int  # broker time when the leader before was heard last, 0 = never
     alive_at_ms: int  # and this machine's boot-time clock then
+    filters: FilterLoad
     is_timed: bool = True  # was it heard when it said so? Otherwise `alive_at_ms` is too late
 
     def resumed_ms(self) -> int:

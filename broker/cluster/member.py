@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Final, Protocol
 
 from broker.cluster.delays import Delay
+from broker.cluster.preparing import Preparation
 from broker.observe.cluster_figures import ClusterFigures
 from broker.observe.structured_log import Log
 from storage.api import Store
@@ -116,10 +117,12 @@ class Database:
         self._base: Final = base
         self._store: Final = store
         self.unsaved: tuple[Anchor, ...] = ()  # for which there was no room
+        self.applied: Callable[[Sequence[Operation]], None] = _nobody  # told of each batch
 
     def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
         """Apply a batch that was read from the log."""
         self._store.apply(operations, position, place)
+        self.applied(operations)
 
     def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
         """Note places of the log from where it can be read again.
@@ -189,6 +192,8 @@ class Member:
         # What each other member said last, and when this node first had it.
         self._words: Final[dict[str, tuple[Presence, int]]] = {}
         self._database: Final = Database(base, self.store)
+        self.preparation: Final = Preparation(base, self._unprepared)
+        self._database.applied = self.preparation.applied
         reached = self.store.position()
         self._tail: Final = make_tail(self._tail_synced, self._tail_failed)
         self._shared: Final = make_log(reached.place)
@@ -330,6 +335,9 @@ class Member:
         trace = "".join(traceback.format_exception(error))
         self._log.error("internal_error", f"member: {text}", traceback=trace)
         return Unrecoverable(f"internal error of this node: {text}")
+
+    def _unprepared(self, problem: StorageError) -> None:
+        self._log.warning("cluster_filters", f"the filters of sessions cannot be read: {problem}")
 
     def _tick(self) -> None:
         assert self._loop is not None

@@ -238,6 +238,7 @@ class OpenBroker:
             new_client_id=_new_client_id,
             counters=self.counters,
             heartbeat=self.clock.heartbeat,
+            filters=None if self.lead is None else self.lead.filters,
             observe=self._observe,
             denied=self._deny,
             damaged=self._tell_damage,

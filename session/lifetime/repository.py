@@ -19,23 +19,21 @@ from session.live.subscribers import Group
 from session.live.tick import ATTACH_WORK, FILTER_WORK
 from session.publish.storage_quota import Quota
 from session.routing.holders import Holders
+from session.routing.loading import FilterLoad
 from session.routing.router import Router
 from session.state.records import decode_session, encode_session
 from session.state.session import NO_LIMITS, Session
 from session.state.subscription import Subscription, decode_subscription
 from storage.errors import CorruptRecord
 from storage.tables.tables import (
-    FILTERS,
     INCOMING,
     META,
     SESSIONS,
     SUBSCRIPTIONS,
     TOTALS_KEY,
     client_prefix,
-    decode_filter,
     group_holder,
     incoming_key,
-    scan_all,
     scan_prefix,
     seal,
     session_holder,
@@ -60,6 +58,7 @@ class Sessions:
         core: Core,
         database: Database,
         routes: Router,
+        filters: FilterLoad,
         delivery: Delivery,
         quota: Quota,
         sweep: Sweep,
@@ -74,6 +73,7 @@ class Sessions:
         self._due: Final = database.due
         self._totals: Final = database.totals
         self._routes: Final = routes
+        self._filters: Final = filters
         self._backlog: Final = delivery.backlog
         self._mailbox: Final = delivery.mailbox
         self._inbox: Final = delivery.inbox
@@ -91,9 +91,7 @@ class Sessions:
 
     def open(self) -> None:
         """Load the durable filters, the only memory that offline sessions take."""
-        for key, value in scan_all(self._store, FILTERS, b"", None):
-            filter_id, holders = decode_filter(value)
-            self._routes.load(key.decode(), filter_id, holders)
+        self._filters.finish(self._store)
 
     # Loading
 

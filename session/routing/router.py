@@ -170,9 +170,10 @@ class Router:
     put to rest.
     """
 
-    def __init__(self, tick: Tick) -> None:
+    def __init__(self, tick: Tick, filters: TopicFilterIndex) -> None:
+        """Route by `filters`, and change them; those of the store are there before all else."""
         self._tick: Final = tick
-        self._filters = TopicFilterIndex()
+        self._filters = filters
         self._cache: dict[str, Route] = {}
         self.routes_max: int = ROUTES_MAX
         self.admitted_every: int = ADMITTED_EVERY
@@ -185,13 +186,6 @@ class Router:
 
     def __len__(self) -> int:
         return len(self._filters)
-
-    def load(self, topic_filter: str, filter_id: int, holders: int) -> None:
-        """Add a filter of the store. Called first, once for each."""
-        if holders == 1:
-            self._filters.lay(topic_filter, filter_id)
-        else:
-            self._filters.add(FilterEntry(topic_filter, filter_id, holders))
 
     def find(self, topic_filter: str) -> FilterEntry | None:
         """Return the entry of a filter to change it, or None; call `changed` afterwards."""

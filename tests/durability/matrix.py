@@ -541,7 +541,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pace = QUICK if options.quick else AS_MEASURED
     results: dict[tuple[str, str], Verdict] = {}
     with (
-        tempfile.TemporaryDirectory(prefix="crash-matrix-") as directory,
+        # The process that writes the history may outlive a broker that was killed by one file.
+        tempfile.TemporaryDirectory(
+            prefix="crash-matrix-", ignore_cleanup_errors=True
+        ) as directory,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
         futures = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from session.counters import Counters
 from session.engine import Engine
 from session.ports import Verdict
+from session.routing.loading import FilterLoad
 from storage.api import Store
 from storage.errors import Unrecoverable
 from storage.local.memory import MemoryStore
@@ -41,8 +42,12 @@ class BrokerProcess:
         *,
         written: Store | None = None,
         alive_ms: int | None = None,
+        filters: FilterLoad | None = None,
     ) -> None:
-        """The engine writes to `written` if that is not `store` itself."""
+        """The engine writes to `written` if that is not `store` itself.
+
+        `filters` are those of the store, as far as they are loaded.
+        """
         self.world = world
         self.store = store
         self.offset = broker_ms - world.now  # broker time minus the world's time
@@ -83,6 +88,7 @@ class BrokerProcess:
             heartbeat=self.heartbeat,
             observe=self._observe,
             new_instance=world.mirror.new_instance,
+            filters=filters,
         )
         self.engine.start(broker_ms, alive_ms=world.pulse_ms if alive_ms is None else alive_ms)
         if world.seed % 4 == 3:

@@ -13,7 +13,7 @@ from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 def test_time_went_on_while_nobody_led() -> None:
     nobody = cast(Any, None)
     now = machine_clocks.boottime_ms()
-    lead = Lead(nobody, nobody, nobody, alive_ms=5_000_000, alive_at_ms=now - 3_000)
+    lead = Lead(nobody, nobody, nobody, alive_ms=5_000_000, alive_at_ms=now - 3_000, filters=nobody)
     before = lead.resumed_ms()
     assert before >= 5_003_000
     assert lead.resumed_ms() >= before

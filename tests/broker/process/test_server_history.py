@@ -277,7 +277,7 @@ def test_a_disk_that_lies_is_found_by_the_next_start_and_by_the_history(
 def test_clients_of_a_cluster_do_not_wait_for_the_export_of_the_history() -> None:
     config = Config()
     config.shell.history_drain_ms = 5000
-    lead = Lead(None, None, None, 0, 0)  # type: ignore[arg-type]
+    lead = Lead(None, None, None, 0, 0, None)  # type: ignore[arg-type]
     assert history_drain_s(config, None) == 5.0
     assert history_drain_s(config, lead) < 0.5
     config.shell.history_drain_ms = 0

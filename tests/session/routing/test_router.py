@@ -11,6 +11,7 @@ from session.live.connection import Connection
 from session.live.subscribers import FilterEntry, Group
 from session.live.tick import Tick
 from session.routing import router as routes_module
+from session.routing.filter_index import TopicFilterIndex
 from session.routing.router import Route, Router
 from session.state.session import Session
 from session.state.subscription import Subscription
@@ -87,7 +88,7 @@ class Model:
 
     def __init__(self, source: random.Random) -> None:
         self.source = source
-        self.routes = Router(Tick(0))
+        self.routes = Router(Tick(0), TopicFilterIndex())
         self.live: dict[str, list[Connection]] = {}
         self.holders: dict[str, int] = {}
         self.ids: dict[str, int] = {}
@@ -131,11 +132,11 @@ class Model:
 
     def restart(self) -> None:
         """Begin again with what the store has: what offline sessions hold."""
-        self.routes = Router(Tick(0))
+        self.routes = Router(Tick(0), TopicFilterIndex())
         self.live.clear()
         for name, holders in self.holders.items():
             if holders:
-                self.routes.load(name, self.ids[name], holders)
+                self.routes._filters.add(FilterEntry(name, self.ids[name], holders))
 
     def check_all(self) -> None:
         """Compare everything there is to ask."""
@@ -174,7 +175,7 @@ def test_routes_are_what_the_definition_says_whatever_comes_and_goes(
 @pytest.mark.parametrize("seed", range(20))
 def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
     source = random.Random(seed)
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     held: dict[str, Connection] = {}
     topics = [
         "/".join(source.choice(TOPIC_LEVELS) for _ in range(source.randint(1, 4))) or "a"
@@ -200,7 +201,7 @@ def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
 
 
 def test_a_filter_without_anybody_is_forgotten() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     connection = somebody()
     for name in ("a/b", "a/+", "a/#", "#", "+"):
         join(routes, name, connection)
@@ -210,7 +211,7 @@ def test_a_filter_without_anybody_is_forgotten() -> None:
 
 
 def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     hold(routes, "a/+", 7, 1)
     assert routes.match("a/b").filter_ids == [7]
     entry = routes.ensure("a/+")
@@ -226,7 +227,7 @@ def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
 
 
 def test_each_stream_is_named_once_and_only_with_holders() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     for number, name in enumerate(("a/b", "a/+", "#"), 1):
         entry = routes.ensure(name)
         entry.filter_id, entry.holders = number, number - 1
@@ -235,7 +236,7 @@ def test_each_stream_is_named_once_and_only_with_holders() -> None:
 
 
 def test_a_cached_route_sees_every_change() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     first, second = somebody(), somebody()
     join(routes, "a", first, qos=1)
     assert [target.qos for target in routes.match("a").targets] == [1]
@@ -248,7 +249,7 @@ def test_a_cached_route_sees_every_change() -> None:
 
 
 def test_matching_subscriptions_of_one_session_are_merged() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     connection = somebody()
     for name, qos, identifier, options in (
         ("a/b", 0, 3, {"retain_as_published": True}),
@@ -264,13 +265,13 @@ def test_matching_subscriptions_of_one_session_are_merged() -> None:
 
 
 def test_levels_and_reserved_topics_are_known() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     assert [routes.match(topic).levels for topic in ("a", "/", "a/b/c")] == [1, 2, 3]
     assert routes.match("$SYS/x").is_reserved and not routes.match("a/$x").is_reserved
 
 
 def test_the_deepest_topic_needs_no_deep_stack() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     connection = somebody()
     deep = "/".join("a" * 32_768)
     join(routes, deep.replace("a", "+"), connection)
@@ -281,7 +282,7 @@ def test_the_deepest_topic_needs_no_deep_stack() -> None:
 
 
 def test_long_topics_are_matched_but_not_kept() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     join(routes, "t/#", somebody())
     for number in range(10):
         assert len(routes.match(f"t/{number}/" + "x" * 60_000).targets) == 1
@@ -289,7 +290,7 @@ def test_long_topics_are_matched_but_not_kept() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     routes.routes_max = 10
     routes.admitted_every = 1
     join(routes, "t/#", somebody())
@@ -300,7 +301,7 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_a_full_cache_keeps_a_topic_that_comes_again_and_again() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     join(routes, "t/#", somebody())
     for number in range(routes_module.ROUTES_MAX - routes_module.ROUTES_EVICTED):
         routes.match(f"t/{number}")
@@ -315,11 +316,11 @@ def test_a_full_cache_keeps_a_topic_that_comes_again_and_again() -> None:
 
 
 def test_a_route_that_is_not_kept_leaves_its_filters_at_rest() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     routes.routes_max = 1
     routes.admitted_every = 3
-    routes.load("t", 1, 1)
-    routes.load("t/#", 2, 1)
+    routes._filters.lay("t", 1)
+    routes._filters.lay("t/#", 2)
     for _ in range(2):
         assert sorted(routes.match("t").filter_ids) == [1, 2]
         assert all(resting(routes).values())
@@ -333,10 +334,10 @@ def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
     """A million of them cost their text and a number each, whatever was published meanwhile."""
     monkeypatch.setattr(routes_module, "ROUTES_MAX", 4)
     monkeypatch.setattr(routes_module, "ADMITTED_EVERY", 1)
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     for number in range(1, 11):
-        routes.load(f"t/{number}", number, 1)
-        routes.load(f"t/{number}/#", number + 100, 1)
+        routes._filters.lay(f"t/{number}", number)
+        routes._filters.lay(f"t/{number}/#", number + 100)
     for number in range(1, 11):
         assert sorted(routes.match(f"t/{number}").filter_ids) == [number, number + 100]
     awake = [name for name in resting(routes) if not resting(routes)[name]]
@@ -360,7 +361,7 @@ def resting(routes: Router) -> dict[str, bool]:
 
 def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
     """A storm of subscriptions must not make every publish look for its receivers again."""
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     connection = somebody()
     join(routes, "a/b/+", connection)
     route = routes.match("a/b/c")
@@ -373,12 +374,12 @@ def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
 
 
 def test_a_filter_whose_messages_with_qos_0_a_store_gets_never_rests() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     routes.routes_max = 4
     routes.admitted_every = 1
     for number in range(1, 11):
-        routes.load(f"t/{number}", number, 1)
-        routes.load(f"t/{number}/#", number + 100, 1)
+        routes._filters.lay(f"t/{number}", number)
+        routes._filters.lay(f"t/{number}/#", number + 100)
     for topic_filter in ("t/1", "t/2/#"):
         entry = routes.ensure(topic_filter)
         entry.wants_qos0 = True
@@ -394,7 +395,7 @@ def test_a_filter_whose_messages_with_qos_0_a_store_gets_never_rests() -> None:
 
 
 def test_a_route_learns_that_a_store_gets_messages_with_qos_0() -> None:
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     hold(routes, "t/#", 1, 2)
     route = routes.match("t/1")
     assert not route.wants_qos0

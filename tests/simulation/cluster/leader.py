@@ -51,7 +51,12 @@ class LeaderProcess(BrokerProcess):
         self._deferred: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._finished = False
         super().__init__(
-            world, node.disk.store, broker_ms, written=node.disk.written, alive_ms=alive_ms
+            world,
+            node.disk.store,
+            broker_ms,
+            written=node.disk.written,
+            alive_ms=alive_ms,
+            filters=node.disk.prepared(),
         )
         # What the start has written is durable with this serial.
         self._settled: Final = self.engine.written

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.cluster.committing import ReplicatedCommitter
+from broker.cluster.preparing import Preparation
 from session.engine import Engine
 from storage.api import Change
 from storage.replicated import batch_codec
@@ -19,6 +20,7 @@ from storage.replicated.roles.terms import LEADS, Committed, Leads
 from storage.tables.tables import CONNECTIONS, INCOMING, SESSIONS, SUBSCRIPTIONS
 from tests.replication.mutants import EpochNotLookedAt
 from tests.simulation.cluster.machines import Machines
+from tests.simulation.cluster.node import BrokerDisk
 from tests.simulation.planting import Patcher, mutant
 
 
@@ -259,3 +261,10 @@ def connections_end_when_another_node_leads(patcher: Patcher) -> None:
         return original(self, now, **(named | {"alive_ms": now}))
 
     patcher.wrap(Engine, "start", around)
+
+
+@mutant("cluster")
+def filters_that_change_while_a_node_follows_are_missed(patcher: Patcher) -> None:
+    """A new leader has the filters as they were when it began to follow."""
+    patcher.set(Preparation, "applied", lambda *_: None)
+    patcher.set(BrokerDisk, "judge_prepared", lambda *_: None)  # leave it to the clients to notice

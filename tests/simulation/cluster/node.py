@@ -9,6 +9,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from broker.cluster.member import Database
+from broker.cluster.preparing import Preparation
+from session.routing.loading import FilterLoad
+from storage.errors import StorageError
 from storage.local.memory import MemoryStore
 from storage.replicated import anchors as anchor_rows
 from storage.replicated.applied import load_reached
@@ -18,9 +21,12 @@ from storage.replicated.overlay import ReplicatedStore
 from storage.replicated.record import HEARTBEAT, Position, decode
 from storage.replicated.replica import BEAT
 from storage.replicated.roles.terms import Anchor, Committed, Deposed, Leads, Settings, Trouble
-from storage.tables.tables import FAMILIES
+from storage.tables.tables import FAMILIES, FILTERS, decode_filter
 from tests.replication.log import Line, SharedLog
 from tests.replication.node import Disk, Node
+from tests.simulation.verdict import Violation
+
+PREPARED_ROWS: Final = 2  # loaded at a time, as a node follows
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.leader import LeaderProcess
@@ -33,17 +39,43 @@ class BrokerDisk(Disk):
     def __init__(self, store: MemoryStore | None = None) -> None:
         super().__init__(store or MemoryStore(FAMILIES))
         self.written: ReplicatedStore | None = None  # what the broker of this process writes to
+        self.preparation: Preparation | None = None  # of this process
         self._port: Database | None = None
 
     def open(self, append: Callable[[Sequence[Operation]], int]) -> None:
         """Open it for a process."""
         self.written = ReplicatedStore(self.store, append)
         self._port = Database(self.store, self.written)
+        self.preparation = Preparation(self.store, _unprepared)
+        self._port.applied = self.preparation.applied
 
     def apply(self, operations: Sequence[Operation], position: Position, place: int) -> None:
         """Apply a batch that was read from the log."""
         assert self._port is not None
         self._port.apply(operations, position, place)
+
+    def prepared(self) -> FilterLoad:
+        """Return the filters that are loaded."""
+        assert self.preparation is not None
+        filters = self.preparation.filters
+        if FILTERS in self.store.families():
+            filters.finish(self.store)
+            self.judge_prepared(filters)
+        return filters
+
+    def judge_prepared(self, filters: FilterLoad) -> None:
+        """What is loaded is what the rows say."""
+        rows = self.store.scan(FILTERS, b"", count=1 << 30)
+        for key, value in rows:
+            entry = filters.index.wake(key.decode())
+            found = None if entry is None else (entry.filter_id, entry.holders)
+            if found != decode_filter(value):
+                raise Violation("prepared_filters", f"{key!r}: {found}, not {decode_filter(value)}")
+            if entry is not None and entry.may_rest():
+                filters.index.rest(entry)
+        if len(filters.index) != len(rows):
+            raise Violation("prepared_filters", f"{len(filters.index)}, not {len(rows)}")
+        return filters
 
     def remember(self, anchors: Sequence[Anchor], *, is_synced: bool = False) -> None:
         """Keep the anchors."""
@@ -131,6 +163,8 @@ class BrokerNode(Node):
         """Do what is due, as the shell does."""
         process, line = self.process, self.line
         assert line is not None
+        if process is None and self.disk.preparation is not None:
+            self.disk.preparation.step(PREPARED_ROWS)
         line.hear(line.news(), now)
         told = self.hear(now, None if process is None else process.broker_now())
         for each in told:
@@ -152,6 +186,10 @@ class BrokerNode(Node):
                 store.committed(each.position, each.place)
             self._waiting.clear()
         return told
+
+
+def _unprepared(problem: StorageError) -> None:
+    raise problem
 
 
 def _nobody(index: int) -> None:
