@@ -14,7 +14,7 @@ import selectors
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from threading import Thread
 from typing import Any, Final
@@ -333,11 +333,15 @@ def _until_level(cluster: Cluster) -> None:
         except ControlError as problem:
             said = str(problem)
         else:
-            if all(int(each["applied"]) >= written and each["ready"] for each in there):
+            if all(int(each["applied"]) >= written and _is_ready(each) for each in there):
                 return
             said = f"it has {', '.join(each['applied'] for each in there)} of {written} records"
         time.sleep(POLL_S)
     raise BenchError(f"{cluster.kind}: the follower does not catch up: {said}")
+
+
+def _is_ready(status: Mapping[str, str]) -> bool:
+    return bool(status["ready"]) and not status["loaded"]
 
 
 def _mend(cluster: Cluster) -> None:

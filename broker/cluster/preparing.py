@@ -24,14 +24,17 @@ class Preparation:
         self._failed: Final = failed
         self._has_failed: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to load, now or later."""
+        return self._has_failed or self.filters.is_complete
+
     def step(self, count: int) -> bool:
-        """Load at most `count` rows more; return False if there is nothing more to do."""
-        filters = self.filters
-        if self._has_failed or filters.is_complete:
+        """Load at most `count` rows more; return whether there may be more now."""
+        if self.is_over or FILTERS not in self._base.families():  # which come from the log
             return False
-        if FILTERS in self._base.families():  # a new node gets its families from the log
-            self._try(lambda: filters.load(self._base, count))
-        return True
+        self._try(lambda: self.filters.load(self._base, count))
+        return not self.is_over
 
     def applied(self, operations: Sequence[Operation]) -> None:
         """Take a batch that the database has now; it may be told again."""

@@ -39,9 +39,9 @@ from storage.replicated.roles.terms import Leads, Settings
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 
-# What a leader needs is loaded so many rows (2 ms) at a time, so often: a million take 20 s.
-PREPARED_ROWS: Final = 1000
-PREPARE_S: Final = 0.02
+# What a leader needs is loaded in half of the time, a little at a time: a million filters in 4 s.
+PREPARED_ROWS: Final = 512
+PREPARE_S: Final = 0.01
 CHECK_AGAIN_S: Final = 1.0  # until Kafka is asked again about the topic
 
 
@@ -173,7 +173,11 @@ class Following:
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
         """Load what it needs as a leader, a little at a time, until all is loaded."""
         self._preparing = None
-        if self._member.preparation.step(PREPARED_ROWS):
+        preparation = self._member.preparation
+        until = loop.time() + PREPARE_S
+        while preparation.step(PREPARED_ROWS) and loop.time() < until:
+            pass
+        if not preparation.is_over:
             self._preparing = loop.call_later(PREPARE_S, self._prepare, loop)
 
     def _stop(self, ended: "asyncio.Future[Leads | None]", checked: "asyncio.Future[str]") -> None:

@@ -8,6 +8,7 @@ import pytest
 from broker.cli.administration import cluster_nodes
 from broker.cluster import describing
 from broker.operations.control_socket import ControlError
+from storage.tables.tables import FILTERS, encode_filter
 from storage.time import machine_clocks
 from tests.broker.cluster.town import NAMES, Town
 
@@ -38,6 +39,26 @@ def test_what_a_node_says_can_be_printed(town: Town) -> None:
         (member,) = json.loads(status["members"])
         assert line.startswith(f"member   {other}  read {member['read']} (")
         assert line.endswith(f"on disk to {member['durable']}, {other}:1883")
+
+    asyncio.run(run())
+
+
+def test_a_node_that_loads_filters_says_how_many_it_has(town: Town) -> None:
+    async def run() -> None:
+        store = town.stores["ann"]
+        store.write([(FILTERS, name, encode_filter(1, 1)) for name in (b"a", b"b", b"c")])
+        town.start("ann")
+        member = town.members["ann"]
+        member.preparation.step(2)
+        status = describing.status(member)
+        assert status["loaded"] == "2"
+        (line,) = (each for each in cluster_nodes.lines(status) if "filters" in each)
+        assert line == "         loading the filters of sessions, 2 so far"
+        while member.preparation.step(2):
+            pass
+        status = describing.status(member)
+        assert status["loaded"] == ""
+        assert not [each for each in cluster_nodes.lines(status) if "filters" in each]
 
     asyncio.run(run())
 

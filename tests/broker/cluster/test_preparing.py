@@ -16,13 +16,12 @@ def never(problem: StorageError) -> None:
 def test_a_new_node_waits_for_the_family_and_then_loads_it_to_its_end() -> None:
     store = MemoryStore(())
     preparation = Preparation(store, never)
-    assert preparation.step(10)
+    assert not preparation.step(10) and not preparation.is_over
     store.create_family(FILTERS)
     preparation.applied([(CREATE, FILTERS)])
     store.write([(FILTERS, name, ROW) for name in (b"a", b"b", b"c")])
     assert preparation.step(2)
-    assert preparation.step(2)
-    assert not preparation.step(2)
+    assert not preparation.step(2) and preparation.is_over
     assert len(preparation.filters.index) == 3
 
 
@@ -41,10 +40,11 @@ def test_a_family_that_is_dropped_is_loaded_again() -> None:
     store = MemoryStore((FILTERS,))
     store.write([(FILTERS, b"a", ROW)])
     preparation = Preparation(store, never)
-    assert preparation.step(10)
+    assert not preparation.step(10) and preparation.is_over
     store.drop_family(FILTERS)
     store.create_family(FILTERS)
     preparation.applied([(DROP, FILTERS), (CREATE, FILTERS)])
+    assert not preparation.is_over
     while preparation.step(10):
         pass
     assert len(preparation.filters.index) == 0
@@ -56,8 +56,7 @@ def test_rows_that_cannot_be_read_are_told_once_and_left_to_the_start() -> None:
     store.write([(FILTERS, b"a", ROW), (FILTERS, b"b", b"rubbish")])
     preparation = Preparation(store, told.append)
     assert preparation.step(1)
-    assert preparation.step(1)
-    assert not preparation.step(1)
+    assert not preparation.step(1) and preparation.is_over
     preparation.applied([(FILTERS, b"c", b"rubbish too")])
     assert len(told) == 1
     assert not preparation.filters.is_complete
