@@ -63,7 +63,7 @@ def lines(status: Mapping[str, str]) -> Iterator[str]:
     written = int(status["written"])
     behind = written - int(status["applied"])
     yield f"records  read {status['read']}, applied {status['applied']} ({behind} behind)"
-    if status["loaded"]:
+    if status.get("loaded"):  # not told by an older broker
         yield f"         loading the filters of sessions, {status['loaded']} so far"
     if int(status["pending"]):
         yield f"         {status['pending']} batches are not committed yet"

@@ -27,7 +27,6 @@ STATUS: Final[dict[str, str]] = {
     "applied": "40",
     "place": "77",
     "pending": "1",
-    "loaded": "",
     "trouble": "",
     "unheard": "",
     "members": json.dumps([HEARD, {**UNHEARD, "silent_ms": 0}]),
