@@ -36,6 +36,12 @@ class GarbageCollector:
             freeze_if_grown()
 
 
+def release() -> None:
+    """Free what a broker of this process has left behind: it is cycles, and was frozen."""
+    gc.unfreeze()
+    gc.collect()
+
+
 def freeze_if_grown() -> None:
     """Freeze everything that has survived a collection of the youngest, if it is much."""
     if gc.get_count()[1] >= FROZEN_AT:

@@ -30,9 +30,10 @@ from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import Answer, ControlError, ControlServer, Request
 from broker.operations.owing.count_thread import Counted, CountThread
-from broker.process import feeding
+from broker.process import collector, feeding
 from broker.process.children.admin_child import AdminChild
 from broker.process.cluster import following
+from broker.process.cluster.signals import ENDING, give_back
 from broker.process.desks.reception import Reception
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
@@ -87,6 +88,8 @@ def serve(
         if status != EXIT_DEPOSED:
             return status
         has_led = True
+        del lead, opened, stack  # a million sessions of the broker that has ended
+        collector.release()
 
 
 def _log_format(config: Config) -> Any:
@@ -166,7 +169,7 @@ class Server:
         committer = self._make_committer()
         self._opened.stack.callback(committer.close)
         self._open_control()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
@@ -185,9 +188,10 @@ class Server:
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
         await ended.wait()
-        if self._is_deposed:
-            return await self._step_down()
-        return await self._drain()
+        status = await (self._step_down() if self._is_deposed else self._drain())
+        if status == EXIT_DEPOSED:
+            give_back(loop)
+        return status
 
     def _make_committer(self) -> Committing:
         """Return what tells which batches are durable: on this disk, or in the cluster's log."""

@@ -7,6 +7,7 @@ release), `HOLDFAST_KILL_SEED` sets how and when.
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,3 +154,21 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_taken_away(cluster: Clust
     faults = load.finish()
     assert not faults, "\n".join(faults)
     assert load.acknowledged() > FAILOVERS * 50
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.05, 0.3])
+def test_a_node_that_takes_over_ends_when_it_is_told_to(cluster: Cluster, later_s: float) -> None:
+    """Whatever it is doing: between its loop as a follower and that of its broker there is none."""
+    leader = cluster.front.wait_for_leader(LEAD_S)
+    follower = cluster.other(leader)
+    until_follows(follower)
+    deadline = time.monotonic() + LEAD_S
+    while not describe(follower)["ready"]:
+        assert time.monotonic() < deadline, follower.tail()
+        time.sleep(0.1)
+    leader.kill()
+    while "cluster_leads" not in follower.tail():
+        assert time.monotonic() < deadline, follower.tail()
+        time.sleep(0.005)
+    time.sleep(later_s)
+    assert follower.stop(LEAD_S) in (0, -signal.SIGTERM)

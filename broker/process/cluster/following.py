@@ -7,7 +7,6 @@ The database is open, the engine is not: it starts from the rows when this node 
 import asyncio
 import contextlib
 import functools
-import signal
 from collections.abc import Callable
 from contextlib import closing
 from threading import Event as Signal
@@ -26,6 +25,7 @@ from broker.observe.metrics import MetricsServer, Status
 from broker.observe.structured_log import Log
 from broker.operations import checkpoint
 from broker.operations.control_socket import ControlError, ControlServer, Request
+from broker.process.cluster.signals import ENDING, give_back
 from broker.process.open import OpenBroker, StartError
 from broker.process.reload import HangUps
 from broker.process.systemd import Watchdog, notify
@@ -131,7 +131,7 @@ class Following:
         member.failed = lambda error: _fail(ended, error)
         member.looked = self._note_figures
         checked: asyncio.Future[str] = loop.create_future()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             loop.add_signal_handler(number, self._stop, ended, checked)
         standby = Standby(self._config.listeners, self._address, log)
         with contextlib.ExitStack() as stack:
@@ -161,7 +161,6 @@ class Following:
                     wrong = await checked  # it does not lead on a topic that loses records
                     if wrong:
                         raise StartError(wrong)
-                return None if self._is_stopped else leads
             except StorageError as problem:
                 raise StartError(str(problem)) from None
             finally:
@@ -169,6 +168,8 @@ class Following:
                     self._preparing.cancel()
                 member.detach()
                 await standby.close()
+                give_back(loop)
+        return None if self._is_stopped else leads
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
         """Load what it needs as a leader, a little at a time, until all is loaded."""
