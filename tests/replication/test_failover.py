@@ -7,7 +7,9 @@ release), `HOLDFAST_KILL_SEED` sets how and when.
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from broker.cluster.describing import STATUS
 from broker.operations.control_socket import ask
 from mqtt.reasons import USE_ANOTHER_SERVER
 from tests.durability.mixed_load import MixedLoad
-from tests.durability.process import BrokerProcess, holdfast, http_get
+from tests.durability.process import ROOT, BrokerProcess, free_port, holdfast, http_get
 from tests.durability.rawclient import RawClient
 from tests.replication.front import Front
 from tests.replication.kafka_cluster import KafkaCluster, clusters, needs_kafka
@@ -30,6 +32,7 @@ FAILOVERS: Final = int(os.environ.get("HOLDFAST_FAILOVERS", "5"))
 SEED: Final = int(os.environ.get("HOLDFAST_KILL_SEED", "1"))
 LEAD_S: Final = 120.0
 NAMES: Final = ("ann", "bob")
+HAPROXY: Final = shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin")
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +175,56 @@ def test_a_node_that_takes_over_ends_when_it_is_told_to(cluster: Cluster, later_
         time.sleep(0.005)
     time.sleep(later_s)
     assert follower.stop(LEAD_S) in (0, -signal.SIGTERM)
+
+
+@pytest.fixture
+def balanced(cluster: Cluster, tmp_path: Path) -> Iterator[int]:
+    """Return the port of HAProxy in front of the nodes, by the configuration of the example."""
+    port = free_port()
+    text = (ROOT / "deploy" / "cluster" / "haproxy.cfg").read_text()
+    text = text.replace("bind :1883", f"bind 127.0.0.1:{port}")
+    for name, node in cluster.nodes.items():
+        here = f"server {name} 127.0.0.1:{node.port} port {node.metrics_port}"
+        assert f"server {name} {name}:1883" in text
+        text = text.replace(f"server {name} {name}:1883", here)
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(text)
+    with (
+        (tmp_path / "haproxy.log").open("w") as log,
+        subprocess.Popen([str(HAPROXY), "-db", "-f", str(config)], stderr=log) as process,
+    ):
+        try:
+            yield port
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
+def test_the_balancer_of_the_example_sends_clients_to_who_leads(
+    cluster: Cluster, balanced: int
+) -> None:
+    leader = cluster.front.wait_for_leader(LEAD_S)
+    until_follows(cluster.other(leader))
+    load = MixedLoad(balanced, SEED)
+    load.start()
+    for takes_away in (BrokerProcess.kill, BrokerProcess.freeze):
+        until_acknowledged(load, load.acknowledged() + 50)
+        takes_away(leader)
+        new = cluster.front.wait_for_leader(LEAD_S, than=leader)
+        until_acknowledged(load, load.acknowledged() + 50)
+        if leader.is_running():
+            leader.thaw()
+        else:
+            leader.launch()
+        until_follows(leader)
+        leader = new
+    faults = load.finish()
+    assert not faults, "\n".join(faults)
+
+
+def until_acknowledged(load: MixedLoad, count: int) -> None:
+    """Wait until clients have so many acknowledgements."""
+    deadline = time.monotonic() + LEAD_S
+    while load.acknowledged() < count:
+        assert time.monotonic() < deadline, f"{load.acknowledged()} of {count}"
+        time.sleep(0.05)

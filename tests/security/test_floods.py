@@ -30,6 +30,7 @@ from mqtt.packets import (
     Will,
 )
 from session.live.tick import Tick
+from session.routing.filter_index import TopicFilterIndex
 from session.routing.router import Router
 from tests.session.harness import Broker, connect_packet
 
@@ -304,11 +305,11 @@ def lines_run(call: Callable[[], object]) -> int:
 
 def matching(filters: Iterable[str], topic: str) -> tuple[int, int]:
     """Return (filters that match, lines that finding them costs)."""
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     for topic_filter in filters:
         routes.ensure(topic_filter)
     found = len(routes.match(topic).entries)
-    routes = Router(Tick(0))
+    routes = Router(Tick(0), TopicFilterIndex())
     for topic_filter in filters:
         routes.ensure(topic_filter)
     return found, lines_run(lambda: routes.match(topic))

@@ -6,9 +6,10 @@ Read next: `tests.simulation.planting`.
 from typing import Any
 
 from session.delivery.backlog import Backlog
-from session.lifetime import repository
+from session.routing.loading import FilterLoad
 from storage.log.cursor import Cursor
 from storage.log.layouts.block_reader import BlockReader
+from storage.tables.tables import FILTERS, decode_filter, scan_all
 from tests.simulation.planting import Patcher, mutant
 
 
@@ -50,7 +51,8 @@ def damaged_messages_are_not_counted(patch: Patcher) -> None:
 def damaged_filter_is_passed_over(patch: Patcher) -> None:
     """The broker starts without a filter whose row is damaged: nobody gets what matches it."""
 
-    def around(original: Any, *arguments: Any) -> Any:
-        return original(*arguments, [])
+    def finish(self: Any, store: Any) -> None:
+        for key, value in scan_all(store, FILTERS, b"", None, []):
+            self._lay(key.decode(), *decode_filter(value))
 
-    patch.wrap(repository, "scan_all", around)
+    patch.set(FilterLoad, "finish", finish)

@@ -6,6 +6,7 @@ from session.delivery.context import DeliveryContext
 from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.ports import Policy
+from session.routing.filter_index import TopicFilterIndex
 from session.routing.router import Router
 from session.settings import Settings
 from storage.local.memory import MemoryStore
@@ -21,7 +22,7 @@ def context(policy: Policy, settings: Settings) -> DeliveryContext:
     return DeliveryContext(
         Core(tick, idle_gate(settings, counters), settings, counters),
         Database(store, log, Due(store), Totals(), 1),
-        Router(Tick(0)),
+        Router(Tick(0), TopicFilterIndex()),
         policy,
         untold_history(tick, log, settings, counters),
     )

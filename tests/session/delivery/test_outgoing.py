@@ -10,6 +10,7 @@ from session.delivery.publish_bytes import EncodedPublish
 from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.live.tick import Tick
+from session.routing.filter_index import TopicFilterIndex
 from session.routing.router import Router
 from session.settings import Settings
 from session.state.session import Session
@@ -26,7 +27,7 @@ class Desk:
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.counters = Counters()
-        self.routes = Router(Tick(0))
+        self.routes = Router(Tick(0), TopicFilterIndex())
         settings, store = Settings(), MemoryStore(FAMILIES)
         tick, log = Tick(200), MessageLog(store)
         context = DeliveryContext(
