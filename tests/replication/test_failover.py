@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -102,7 +103,10 @@ def cluster(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def _follows(node: BrokerProcess) -> bool:
-    return "following" in http_get(node.metrics_port, "/readyz")[1]
+    try:
+        return "following" in http_get(node.metrics_port, "/readyz")[1]
+    except ConnectionRefusedError:  # it led, and is about to follow
+        return False
 
 
 def until_follows(node: BrokerProcess) -> None:
@@ -110,6 +114,15 @@ def until_follows(node: BrokerProcess) -> None:
     deadline = time.monotonic() + LEAD_S
     while not _follows(node):
         assert time.monotonic() < deadline and node.is_running(), node.tail()
+        time.sleep(0.1)
+
+
+def until_it_could_lead(node: BrokerProcess) -> None:
+    """Wait until a node follows and has heard the leader."""
+    until_follows(node)
+    deadline = time.monotonic() + LEAD_S
+    while not describe(node)["ready"]:
+        assert time.monotonic() < deadline, node.tail()
         time.sleep(0.1)
 
 
@@ -164,11 +177,8 @@ def test_a_node_that_takes_over_ends_when_it_is_told_to(cluster: Cluster, later_
     """Whatever it is doing: between its loop as a follower and that of its broker there is none."""
     leader = cluster.front.wait_for_leader(LEAD_S)
     follower = cluster.other(leader)
-    until_follows(follower)
+    until_it_could_lead(follower)
     deadline = time.monotonic() + LEAD_S
-    while not describe(follower)["ready"]:
-        assert time.monotonic() < deadline, follower.tail()
-        time.sleep(0.1)
     leader.kill()
     while "cluster_leads" not in follower.tail():
         assert time.monotonic() < deadline, follower.tail()
@@ -183,6 +193,7 @@ def balanced(cluster: Cluster, tmp_path: Path) -> Iterator[int]:
     port = free_port()
     text = (ROOT / "deploy" / "cluster" / "haproxy.cfg").read_text()
     text = text.replace("bind :1883", f"bind 127.0.0.1:{port}")
+    text = text.replace("maxconn 100000", "maxconn 1000")  # more needs more file descriptors
     for name, node in cluster.nodes.items():
         here = f"server {name} 127.0.0.1:{node.port} port {node.metrics_port}"
         assert f"server {name} {name}:1883" in text
@@ -194,9 +205,19 @@ def balanced(cluster: Cluster, tmp_path: Path) -> Iterator[int]:
         subprocess.Popen([str(HAPROXY), "-db", "-f", str(config)], stderr=log) as process,
     ):
         try:
+            deadline = time.monotonic() + LEAD_S
+            while not _accepts(port):
+                said = (tmp_path / "haproxy.log").read_text()
+                assert process.poll() is None and time.monotonic() < deadline, said
+                time.sleep(0.05)
             yield port
         finally:
             process.terminate()
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as channel:
+        return channel.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
@@ -204,10 +225,10 @@ def test_the_balancer_of_the_example_sends_clients_to_who_leads(
     cluster: Cluster, balanced: int
 ) -> None:
     leader = cluster.front.wait_for_leader(LEAD_S)
-    until_follows(cluster.other(leader))
     load = MixedLoad(balanced, SEED)
     load.start()
     for takes_away in (BrokerProcess.kill, BrokerProcess.freeze):
+        until_it_could_lead(cluster.other(leader))
         until_acknowledged(load, load.acknowledged() + 50)
         takes_away(leader)
         new = cluster.front.wait_for_leader(LEAD_S, than=leader)
@@ -216,7 +237,6 @@ def test_the_balancer_of_the_example_sends_clients_to_who_leads(
             leader.thaw()
         else:
             leader.launch()
-        until_follows(leader)
         leader = new
     faults = load.finish()
     assert not faults, "\n".join(faults)
