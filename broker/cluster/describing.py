@@ -20,8 +20,8 @@ def status(member: Member) -> Request:
     """Return where a node is: its role, who leads, how far log, database and members are."""
     replica = member.replica
     reached = member.store.position()
-    filters = member.preparation.filters
-    is_prepared = filters.is_complete or replica.role == LEADS
+    preparation = member.preparation
+    is_prepared = preparation.is_over or replica.role == LEADS
     members = [
         {
             "node": name,
@@ -50,7 +50,7 @@ def status(member: Member) -> Request:
         "place": str(replica.place),
         "pending": str(member.store.pending),
         "ready": "yes" if replica.is_warm or replica.role == LEADS else "",
-        "loaded": "" if is_prepared else str(len(filters.index)),
+        "loaded": "" if is_prepared else str(len(preparation.filters.index)),
         "trouble": member.trouble,
         "unheard": member.unheard,
         "members": json.dumps(members),
